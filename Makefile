@@ -1,0 +1,37 @@
+# Every target installs what it needs into .venv from pyproject.toml; nothing else on the machine is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: test check lint types fast bench clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[spark,bench,dev]'
+	touch $@
+
+test: $(VENV)/.installed  ## every test, the ones on Spark included (under 20 minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/pyright
+
+fast: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not spark and not slow'
+
+bench: $(VENV)/.installed  ## every bench in its quick form
+	$(BIN)/python -m bench all --quick
+
+clean:  ## forget compiled kernels and caches, keep .venv
+	find src tests bench -name __pycache__ -type d -prune -exec rm -r {} +
+	rm -rf .pytest_cache .ruff_cache .hypothesis build

@@ -1,0 +1,4 @@
+"""Holdfast: high availability for Spark streaming pipelines."""
+
+__version__ = "0.1.0"
+__all__ = ["__version__"]

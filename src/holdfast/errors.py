@@ -1,0 +1,68 @@
+"""Every exception Holdfast raises on purpose, drawn as one tree.
+
+    HoldfastError                 what happened · detail · hint
+    ├── ConfigError               a setting, a flag or a schema that cannot work; nothing was started
+    ├── InputError                data that cannot be taken; the batch is refused whole, state is unchanged
+    ├── StateError                the state engine cannot go on
+    │   ├── MemoryLimitError      the page pool is at its limit; the batch that hit it was rolled back
+    │   ├── CorruptPageError      a page that does not match its checksum, or is missing or foreign
+    │   └── OverflowInWindowError an aggregate left the range of its result type (Spark's ANSI error)
+    └── InvariantError            a bug of ours: carries the story, is never caught
+
+An error says three things: what happened, the detail (where: operator, row, file, numbers), and a hint (what to
+do). `str(error)` gives all three on their own lines, so that a log line never loses the hint.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Base of all errors that a user may see."""
+
+    def __init__(self, what: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.detail:
+            lines.append(f"  detail: {self.detail}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class ConfigError(HoldfastError):
+    """A setting, a flag or a schema that cannot work; nothing was started."""
+
+
+class InputError(HoldfastError):
+    """Data that cannot be taken; the batch is refused whole, state is unchanged."""
+
+
+class StateError(HoldfastError):
+    """The state engine cannot go on."""
+
+
+class MemoryLimitError(StateError):
+    """The page pool is at its limit; the batch that hit it was rolled back."""
+
+
+class CorruptPageError(StateError):
+    """A page that does not match its checksum, or is missing or foreign."""
+
+
+class OverflowInWindowError(StateError):
+    """An aggregate left the range of its result type, as Spark's ANSI mode reports it."""
+
+
+class InvariantError(HoldfastError):
+    """A bug of ours. Never caught: a wrong answer is worse than a stopped unit."""
+
+
+def check(condition: bool, what: str, detail: str = "") -> None:
+    """Like `assert`, but never compiled away."""
+    if not condition:
+        raise InvariantError(what, detail=detail, hint="This is a bug in Holdfast: please report it with this text.")
