@@ -1,0 +1,251 @@
+"""Snapshots as bytes: streamed while the owner writes on, and loaded back in any order, or only as needed.
+
+    file   = head · frame · frame · …
+    head   = "HFCP" · version · length · manifest (msgpack) · xxh3-64 of the manifest
+    frame  = page set · logical page · xxh3-64 of the page · the page, byte for byte as it was in memory
+
+The manifest says which pages exist, so that a missing, doubled or foreign one is an error, and (for an incremental
+checkpoint) which pages to take from the checkpoint before it. Nothing is serialised: a frame is 24 bytes and a view
+of the page. Whatever was torn, cut off or flipped on the way is found before an operator sees it.
+
+Only bytes move here; where they go (file, socket, another node's memory) is the caller's.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError, CorruptPageError, check
+from holdfast.state.pages import PagePool, Snapshot
+
+MAGIC = b"HFCP"
+VERSION = 1
+_HEAD = struct.Struct("<4sIQ")
+_FRAME = struct.Struct("<IIQ8x")
+_SUM = struct.Struct("<Q")
+#: A manifest larger than this is garbage, not a manifest: 16 bytes a page allow for hundreds of gigabytes of state.
+_MANIFEST_BYTES_MAX = 1 << 28
+
+
+class SetManifest(msgspec.Struct, frozen=True, array_like=True):
+    """One page set of a checkpoint; page numbers as little-endian int32."""
+
+    id: int
+    kind: int
+    #: All pages of the set.
+    live: bytes
+    #: Those that this checkpoint carries.
+    carried: bytes
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    page_bytes: int
+    seq: int
+    base_seq: int  # -1: full
+    sets: list[SetManifest]
+    #: Whatever the operator adds: its schema, positions, counters.
+    meta: bytes = b""
+
+
+def _numbers(raw: bytes) -> NDArray[np.int64]:
+    return np.frombuffer(raw, "<i4").astype(np.int64)
+
+
+def _bytes(numbers: NDArray[np.int64]) -> bytes:
+    return numbers.astype("<i4").tobytes()
+
+
+def manifest_of(snapshot: Snapshot, meta: bytes = b"") -> Manifest:
+    sets = [
+        SetManifest(set_id, kind, _bytes(live), _bytes(lps))
+        for set_id, kind, live, lps in zip(snapshot.set_ids, snapshot.kinds, snapshot.live, snapshot.lps, strict=True)
+    ]
+    return Manifest(snapshot.pool.page_bytes, snapshot.seq, snapshot.base_seq, sets, meta)
+
+
+def stream(snapshot: Snapshot, meta: bytes = b"") -> Iterator[bytes | memoryview]:
+    """The checkpoint as a sequence of buffers. Use each before asking for the next; any thread may do this.
+
+    Every page is let go as soon as the next one is asked for. The snapshot is closed at the end, also on an error.
+    """
+    try:
+        body = msgspec.msgpack.encode(manifest_of(snapshot, meta))
+        yield _HEAD.pack(MAGIC, VERSION, len(body)) + body + _SUM.pack(xxhash.xxh3_64_intdigest(body))
+        index = 0
+        for set_id, lps in zip(snapshot.set_ids, snapshot.lps, strict=True):
+            for lp in lps:
+                page = memoryview(snapshot.page(index)).cast("B")
+                yield _FRAME.pack(set_id, lp, xxhash.xxh3_64_intdigest(page))
+                yield page
+                index += 1
+                snapshot.read = index
+    finally:
+        snapshot.close()
+
+
+def write(snapshot: Snapshot, out: BinaryIO, meta: bytes = b"") -> int:
+    """Stream a snapshot to a file; the number of bytes. The caller syncs and closes."""
+    return sum(out.write(part) for part in stream(snapshot, meta))
+
+
+class Checkpoint:
+    """A checkpoint to read: its manifest, and its pages by name."""
+
+    def __init__(self, source: BinaryIO, name: str = "checkpoint") -> None:
+        self._source = source
+        self.name = name
+        head = self._exactly(_HEAD.size, "head")
+        magic, version, length = _HEAD.unpack(head)
+        if magic != MAGIC or version != VERSION:
+            raise self._corrupt("is not a checkpoint of this version", f"starts with {head[:8]!r}")
+        if length > _MANIFEST_BYTES_MAX:
+            raise self._corrupt("has an impossible manifest", f"{length} bytes long")
+        body = self._exactly(length, "manifest")
+        (digest,) = _SUM.unpack(self._exactly(_SUM.size, "manifest"))
+        if xxhash.xxh3_64_intdigest(body) != digest:
+            raise self._corrupt("has a damaged manifest", "its checksum does not match")
+        try:
+            self.manifest = msgspec.msgpack.decode(body, type=Manifest)
+        except msgspec.DecodeError as error:
+            raise self._corrupt("has a manifest that cannot be read", str(error)) from error
+        self._pages_from = source.tell() if source.seekable() else -1
+
+    @classmethod
+    def open(cls, path: Path | str) -> Checkpoint:
+        return cls(Path(path).open("rb"), str(path))  # closed with the object: a lazy restore keeps it for a while
+
+    @classmethod
+    def of_bytes(cls, raw: bytes, name: str = "checkpoint") -> Checkpoint:
+        return cls(io.BytesIO(raw), name)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def frames(self) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """(set, logical page, words) in the order in which they were written, each verified."""
+        if self._pages_from >= 0:
+            self._source.seek(self._pages_from)
+        for set_ in self.manifest.sets:
+            for _ in range(len(set_.carried) // 4):
+                yield self._frame()
+        if self._source.read(1):
+            raise self._corrupt("has bytes after its last page", "it was appended to or is another file")
+
+    def offsets(self) -> dict[tuple[int, int], int]:
+        """Where each page is in the file, from the manifest alone."""
+        check(self._pages_from >= 0, "a lazy restore needs a source that can seek", self.name)
+        step = _FRAME.size + self.manifest.page_bytes
+        place = self._pages_from
+        found: dict[tuple[int, int], int] = {}
+        for set_ in self.manifest.sets:
+            for lp in _numbers(set_.carried):
+                found[set_.id, int(lp)] = place
+                place += step
+        return found
+
+    def page_at(self, offset: int, set_id: int, lp: int) -> NDArray[np.int64]:
+        """The page at this place; it must be the one that is expected there."""
+        self._source.seek(offset)
+        found_set, found_lp, words = self._frame()
+        if (found_set, found_lp) != (set_id, lp):
+            raise self._corrupt("has a page in the wrong place", f"set {found_set} page {found_lp} at byte {offset}")
+        return words
+
+    def _frame(self) -> tuple[int, int, NDArray[np.int64]]:
+        set_id, lp, digest = _FRAME.unpack(self._exactly(_FRAME.size, "page"))
+        raw = self._exactly(self.manifest.page_bytes, f"page {lp} of set {set_id}")
+        if xxhash.xxh3_64_intdigest(raw) != digest:
+            raise self._corrupt("has a damaged page", f"page {lp} of set {set_id}: its checksum does not match")
+        return set_id, lp, np.frombuffer(raw, np.int64)
+
+    def _exactly(self, n: int, what: str) -> bytes:
+        raw = self._source.read(n)
+        if len(raw) != n:
+            raise self._corrupt("ends too early", f"wanted {n} bytes for the {what}, got {len(raw)}")
+        return raw
+
+    def _corrupt(self, what: str, detail: str) -> CorruptPageError:
+        return CorruptPageError(
+            f"{self.name} {what}", detail=detail, hint="Restore from an earlier checkpoint or from another copy."
+        )
+
+
+def restore(checkpoints: Iterable[Checkpoint], pool: PagePool, *, lazy: bool = False) -> bytes:
+    """Fill an empty pool from a full checkpoint and the incremental ones after it; the last one's meta.
+
+    Structures then find their page sets by id (sguard §4.4). With `lazy`, pages stay in the files until something
+    touches them, and the files stay open until then.
+    """
+    chain = list(checkpoints)
+    check(not pool.sets, "restored into a pool that is in use")
+    _check_chain(chain, pool)
+    wanted = {s.id: _numbers(s.live) for s in chain[-1].manifest.sets}
+    missing = {(set_id, int(lp)) for set_id, lps in wanted.items() for lp in lps}
+    for s in chain[-1].manifest.sets:
+        pool.create(s.id, s.kind)
+    if lazy:
+        pool.loader = _lazy_loader(chain, missing)
+        for set_id, lps in wanted.items():
+            pool.sets[set_id].expect_lazy(lps)
+    else:
+        for checkpoint in reversed(chain):  # the newest version of a page wins
+            for set_id, lp, words in checkpoint.frames():
+                if (set_id, lp) in missing:
+                    missing.discard((set_id, lp))
+                    pool.sets[set_id].put(lp, words)
+        _none_missing(chain, missing)
+        for page_set in pool.sets.values():
+            page_set.loaded()
+    return chain[-1].manifest.meta
+
+
+def _lazy_loader(chain: list[Checkpoint], missing: set[tuple[int, int]]) -> Callable[[int, int], NDArray[np.int64]]:
+    places: dict[tuple[int, int], tuple[Checkpoint, int]] = {}
+    for checkpoint in chain:
+        places.update((name, (checkpoint, at)) for name, at in checkpoint.offsets().items())
+    _none_missing(chain, missing - places.keys())
+
+    def load(set_id: int, lp: int) -> NDArray[np.int64]:
+        checkpoint, offset = places[set_id, lp]
+        return checkpoint.page_at(offset, set_id, lp)
+
+    return load
+
+
+def _none_missing(chain: list[Checkpoint], missing: set[tuple[int, int]]) -> None:
+    if missing:
+        set_id, lp = min(missing)
+        raise CorruptPageError(
+            f"{chain[-1].name} lacks {len(missing)} pages",
+            detail=f"The first is page {lp} of set {set_id}; looked in {', '.join(c.name for c in chain)}.",
+            hint="Restore from an earlier full checkpoint.",
+        )
+
+
+def _check_chain(chain: list[Checkpoint], pool: PagePool) -> None:
+    check(bool(chain), "nothing to restore from")
+    expected = -1
+    for checkpoint in chain:
+        manifest = checkpoint.manifest
+        if manifest.base_seq != expected:
+            raise CorruptPageError(
+                f"{checkpoint.name} does not continue the checkpoint before it",
+                detail=f"It builds on snapshot {manifest.base_seq}; the one before is {expected} (-1: none).",
+                hint="Give a full checkpoint and then every incremental one after it, in order.",
+            )
+        if manifest.page_bytes != pool.page_bytes:
+            raise ConfigError(
+                "page size of the checkpoint and of the pool differ",
+                detail=f"{checkpoint.name} has pages of {manifest.page_bytes} bytes, the pool of {pool.page_bytes}.",
+                hint=f"Restore into PagePool(page_bytes={manifest.page_bytes}).",
+            )
+        expected = manifest.seq

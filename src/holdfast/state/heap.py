@@ -1,0 +1,221 @@
+"""Variable-length values on pages: strings, binaries, anything that is a run of bytes.
+
+In a record such a value takes two words, in the manner of "German strings":
+
+    short (up to 15 bytes)   byte 0 = length, bytes 1-15 = the value; the heap is never touched
+    long                     word 0: byte 0 = 255, bytes 1-3 = length (24 bits), bytes 4-7 = hash of the content;
+                             word 1: where the value is
+
+Two short values are equal when their two words are equal. Two long ones can only be equal when their first words
+are, and then the bytes are compared: a hash says "different" or "maybe", never "same".
+
+The heap hands out whole words and only ever appends; a page goes when nothing on it is alive. Values die together
+with the windows that hold them, so pages empty in about the order in which they were filled. A value longer than a
+page continues on the next logical page. How much of a page is alive is counted beside the pages, not on them: letting
+go of a value then never has to clone a page that a snapshot holds. A restore counts again from the records.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from holdfast.state.intrinsics import address, load, load_byte, mix, store, store_byte
+from holdfast.state.pages import (
+    HEADER_WORDS,
+    SHIFT,
+    PageSet,
+    add_page,
+    bump,
+    drop_page,
+    new_block,
+    readable,
+    writable,
+)
+
+KIND_HEAP = 3
+SHORT_BYTES_MAX = 15
+LONG_BYTES_MAX = (1 << 24) - 1
+LONG = 0xFF
+
+
+#: A heap's block. Addresses of the page set's block and of the live words per logical page; the page being filled
+#: (or -1) and its next free word.
+PAGES, LIVE_WORDS, CURRENT, NEXT = range(4)
+
+_K1 = np.uint64(0xA0761D6478BD642F)
+_K2 = np.uint64(0xE7037ED1A0B428DB)
+
+
+class Heap:
+    """Variable-length values of one structure."""
+
+    def __init__(self, pages: PageSet) -> None:
+        self.pages = pages
+        self._live = np.zeros(pages.pool.pages_max, np.int64)
+        self.block = new_block(PAGES, pages.block, self._live)
+        self.block[CURRENT] = -1
+        self.at = address(self.block)
+
+
+@njit(cache=True)
+def is_long(word0):
+    return (word0 & 0xFF) == LONG
+
+
+@njit(cache=True)
+def long_length(word0):
+    return (word0 >> 8) & 0xFFFFFF
+
+
+@njit(cache=True)
+def load_some(at, n):
+    """Up to eight bytes from an address as one little-endian word."""
+    if n >= 8:
+        return load(at, 0)
+    w = np.int64(0)
+    for b in range(n):
+        w |= load_byte(at, b) << (8 * b)
+    return w
+
+
+@njit(cache=True)
+def hash_bytes(at, n):
+    h = _K1 ^ np.uint64(n)
+    for w in range(0, n, 8):
+        h = mix(h ^ np.uint64(load_some(at + w, n - w)), _K2)
+    return h
+
+
+@njit(cache=True)
+def pack_value(at, n, out):
+    """Write the two words of the n bytes at an address; a long value refers to them there."""
+    if n <= SHORT_BYTES_MAX:
+        store(out, 0, n | (load_some(at, min(n, 7)) << 8))
+        store(out, 1, load_some(at + 7, n - 7) if n > 7 else 0)
+    else:
+        h = hash_bytes(at, n) & np.uint64(0xFFFFFFFF)
+        store(out, 0, np.int64(np.uint64(LONG | (n << 8)) | (h << np.uint64(32))))
+        store(out, 1, at)
+
+
+@njit(cache=True)
+def heap_put(pool, heap, at, n):
+    """Copy bytes into the heap; where they are now, or -2 when the pool is at its limit."""
+    page_words = 1 << load(pool, SHIFT)
+    need = (n + 7) >> 3
+    if need > page_words - HEADER_WORDS:
+        return _put_spanning(pool, heap, at, n)
+    pages = load(heap, PAGES)
+    live = load(heap, LIVE_WORDS)
+    current = load(heap, CURRENT)
+    if current < 0 or load(heap, NEXT) + need > page_words:
+        lp = add_page(pool, pages, False)
+        if lp < 0:
+            return -2
+        if current >= 0 and load(live, current) == 0:
+            drop_page(pool, pages, current)
+        current = lp
+        store(heap, CURRENT, lp)
+        store(heap, NEXT, HEADER_WORDS)
+        store(live, lp, 0)
+    page = writable(pool, pages, current)
+    if page < 0:
+        return -2
+    start = load(heap, NEXT)
+    for w in range(need):
+        store(page, start + w, load_some(at + 8 * w, n - 8 * w))
+    bump(live, current, need)
+    store(heap, NEXT, start + need)
+    return (current << load(pool, SHIFT)) | start
+
+
+@njit(cache=True)
+def _put_spanning(pool, heap, at, n):
+    payload = (1 << load(pool, SHIFT)) - HEADER_WORDS
+    pages = load(heap, PAGES)
+    need = (n + 7) >> 3
+    first = np.int64(-1)
+    for p in range((need + payload - 1) // payload):
+        lp = add_page(pool, pages, True)
+        if lp < 0:
+            for q in range(p):
+                drop_page(pool, pages, first + q)
+            return -2
+        if p == 0:
+            first = lp
+        page = readable(pool, pages, lp)
+        count = min(payload, need - p * payload)
+        for w in range(count):
+            k = 8 * (p * payload + w)
+            store(page, HEADER_WORDS + w, load_some(at + k, n - k))
+        store(load(heap, LIVE_WORDS), lp, count)
+    return (first << load(pool, SHIFT)) | HEADER_WORDS
+
+
+@njit(cache=True)
+def heap_word(pool, heap, place, k):
+    """Word k of the value at this place, on whichever page it is."""
+    shift = load(pool, SHIFT)
+    page_words = 1 << shift
+    lp = place >> shift
+    at = (place & (page_words - 1)) + k
+    while at >= page_words:
+        at -= page_words - HEADER_WORDS
+        lp += 1
+    return load(readable(pool, load(heap, PAGES), lp), at)
+
+
+@njit(cache=True)
+def heap_equals(pool, heap, place, at, n):
+    for k in range((n + 7) >> 3):
+        if heap_word(pool, heap, place, k) != load_some(at + 8 * k, n - 8 * k):
+            return False
+    return True
+
+
+@njit(cache=True)
+def heap_count(pool, heap, place, n):
+    """Count a value as alive: what a restore does for every value it finds."""
+    shift = load(pool, SHIFT)
+    payload = (1 << shift) - HEADER_WORDS
+    lp = place >> shift
+    left = (n + 7) >> 3
+    while left > 0:
+        bump(load(heap, LIVE_WORDS), lp, min(left, payload))
+        left -= payload
+        lp += 1
+
+
+@njit(cache=True)
+def heap_free(pool, heap, place, n):
+    """Let go of a value; a page with nothing alive on it is released."""
+    shift = load(pool, SHIFT)
+    payload = (1 << shift) - HEADER_WORDS
+    lp = place >> shift
+    left = (n + 7) >> 3
+    while left > 0:
+        if bump(load(heap, LIVE_WORDS), lp, -min(left, payload)) == 0 and lp != load(heap, CURRENT):
+            drop_page(pool, load(heap, PAGES), lp)
+        left -= payload
+        lp += 1
+
+
+@njit(cache=True)
+def value_length(word0):
+    return long_length(word0) if is_long(word0) else word0 & 0xFF
+
+
+@njit(cache=True)
+def value_copy_out(pool, heap, word0, word1, out):
+    """Bytes of a value in the state, short or long, to an address; how many."""
+    n = value_length(word0)
+    if is_long(word0):
+        for k in range((n + 7) >> 3):
+            w = heap_word(pool, heap, word1, k)
+            for b in range(min(8, n - 8 * k)):
+                store_byte(out, 8 * k + b, (w >> (8 * b)) & 0xFF)
+    else:
+        for b in range(n):
+            store_byte(out, b, (word0 >> (8 * (b + 1)) if b < 7 else word1 >> (8 * (b - 7))) & 0xFF)
+    return n

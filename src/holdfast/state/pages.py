@@ -1,0 +1,557 @@
+"""A pool of fixed-size pages in one mapping, and page sets that copy a page before they change a shared one.
+
+This is the Page Manager of sguard §4.1 and §4.4. State lives in pages; a snapshot copies page *ids* and nothing
+else; a page that a snapshot still holds is cloned by whoever writes to it first. The format in memory, on the wire
+and on disk is the same, so a checkpoint serialises nothing.
+
+How it works, and why this way:
+
+* **One reservation.** The pool reserves its whole limit as address space at once (`MAP_NORESERVE`) and the kernel
+  backs a page when it is first touched. So the mapping grows without ever moving: kernels may keep addresses.
+* **Words.** A page is a power of two of 64-bit words. A record, a header field and an index bucket are all whole
+  words, which keeps every kernel free of casts and unaligned loads.
+* **Stamps instead of read-only bits.** The pool counts snapshots (`SEQ`). A page may be written freely while its
+  stamp equals `SEQ`; taking a snapshot increments `SEQ` and thereby marks every page read-only in O(1). The first
+  write afterwards takes the slow path once per page: clone if a snapshot still holds the page, then restamp. The
+  same stamp answers "what changed since snapshot b" for incremental snapshots, for any number of bases.
+* **One owner.** A pool belongs to one thread at a time. A background reader never touches the pool's tables: it
+  only moves its snapshot's `read` counter, and the owner drops the references at its next `reclaim()`. No lock, no
+  atomic, and nothing to wait for.
+
+Never here: what is in a page (the structures know), files and sockets (`checkpoint.py` moves the bytes).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError, MemoryLimitError, StateError, check
+from holdfast.state.intrinsics import address, copy_words, load, store, zero_words
+
+#: Words at the start of every page: [0] magic, kind and page set; [1] logical number; the rest is the structure's.
+HEADER_WORDS = 8
+MAGIC = 0x4846  # "HF"
+
+#: The pool's block. Addresses first: the mapping, holders per physical page (its set and the snapshots; 0 = free),
+#: the stack of free pages.
+WORDS, REFS, FREE_STACK, SEQ, FREE, HIGH, LIMIT, CLONED, USED, USED_PEAK, SHIFT = range(11)
+#: A page set's block. Addresses first: logical page -> physical page; snapshot number at which it was last made
+#: writable; stack of logical numbers to use again. N is the first logical number never used.
+TABLE, STAMP, LFREE_STACK, ID, KIND, N, LFREE, COUNT, ABSENT, FAULT = range(10)
+BLOCK_WORDS = 32
+
+#: `table` entries that are not a physical page.
+HOLE, LAZY = 0, -1
+
+PAGE_BYTES_MIN = 4096
+PAGE_BYTES_MAX = 1 << 20
+_MAP_NORESERVE = 0x4000  # Linux; the mmap module names it only from Python 3.13 on
+
+
+def new_block(first: int, *arrays: NDArray) -> NDArray[np.int64]:
+    """A block whose words from `first` on are the addresses of these arrays. Whoever holds the block holds them."""
+    block = np.zeros(BLOCK_WORDS, np.int64)
+    for i, array in enumerate(arrays):
+        block[first + i] = address(array)
+    return block
+
+
+@njit(cache=True)
+def page_address(pool, phys):
+    return load(pool, WORDS) + (phys << (load(pool, SHIFT) + 3))
+
+
+@njit(cache=True)
+def bump(block, index, by):
+    value = load(block, index) + by
+    store(block, index, value)
+    return value
+
+
+@njit(cache=True)
+def push(block, stack, top, value):
+    """Push on the stack whose address and height are words of the block."""
+    height = load(block, top)
+    store(load(block, stack), height, value)
+    store(block, top, height + 1)
+
+
+@njit(cache=True)
+def pop(block, stack, top):
+    height = load(block, top) - 1
+    store(block, top, height)
+    return load(load(block, stack), height)
+
+
+@njit(cache=True)
+def alloc(pool):
+    """A physical page with one holder, or 0 when the pool is at its limit."""
+    if load(pool, FREE) > 0:
+        page = pop(pool, FREE_STACK, FREE)
+    elif load(pool, HIGH) < load(pool, LIMIT):
+        page = load(pool, HIGH)
+        store(pool, HIGH, page + 1)
+    else:
+        return 0
+    store(load(pool, REFS), page, 1)
+    used = bump(pool, USED, 1)
+    if used > load(pool, USED_PEAK):
+        store(pool, USED_PEAK, used)
+    return page
+
+
+@njit(cache=True)
+def unref(pool, page):
+    """Let go of a physical page; the last holder frees it."""
+    if bump(load(pool, REFS), page, -1) == 0:
+        push(pool, FREE_STACK, FREE, page)
+        bump(pool, USED, -1)
+
+
+@njit(cache=True)
+def unref_many(pool, pages, start, stop):
+    for i in range(start, stop):
+        unref(pool, pages[i])
+
+
+@njit(cache=True)
+def add_page(pool, pages, at_end):
+    """A new zeroed page of the set; its logical number, or -1 at the limit. `at_end` never fills a hole."""
+    phys = alloc(pool)
+    if phys == 0:
+        return -1
+    if load(pages, LFREE) > 0 and not at_end:
+        lp = pop(pages, LFREE_STACK, LFREE)
+    else:
+        lp = load(pages, N)
+        store(pages, N, lp + 1)
+    at = page_address(pool, phys)
+    zero_words(at, 1 << load(pool, SHIFT))
+    store(at, 0, (MAGIC << 48) | (load(pages, KIND) << 32) | load(pages, ID))
+    store(at, 1, lp)
+    store(load(pages, TABLE), lp, phys)
+    store(load(pages, STAMP), lp, load(pool, SEQ))
+    bump(pages, COUNT, 1)
+    return lp
+
+
+@njit(cache=True)
+def drop_page(pool, pages, lp):
+    """Release a page of the set; snapshots that hold it keep it alive."""
+    unref(pool, load(load(pages, TABLE), lp))
+    store(load(pages, TABLE), lp, HOLE)
+    push(pages, LFREE_STACK, LFREE, lp)
+    bump(pages, COUNT, -1)
+
+
+@njit(cache=True)
+def physical(pages, lp):
+    return load(load(pages, TABLE), lp)
+
+
+@njit(cache=True)
+def readable(pool, pages, lp):
+    """Address of a page that is loaded, to read."""
+    return page_address(pool, physical(pages, lp))
+
+
+@njit(cache=True)
+def is_absent(pages, lp):
+    """Whether a page has yet to be loaded; remembers it as the one to load."""
+    if physical(pages, lp) < 0:
+        store(pages, FAULT, lp)
+        return True
+    return False
+
+
+@njit(cache=True)
+def writable(pool, pages, lp):
+    """Address of a page to write: cloned first if a snapshot holds it. -3: to be loaded; -2: pool at its limit."""
+    phys = physical(pages, lp)
+    if load(load(pages, STAMP), lp) == load(pool, SEQ) and phys > 0:
+        return page_address(pool, phys)
+    return _make_writable(pool, pages, lp, phys)
+
+
+@njit(cache=True)
+def _make_writable(pool, pages, lp, phys):
+    if phys < 0:
+        store(pages, FAULT, lp)
+        return -3
+    if load(load(pool, REFS), phys) > 1:
+        fresh = alloc(pool)
+        if fresh == 0:
+            return -2
+        copy_words(page_address(pool, fresh), page_address(pool, phys), 1 << load(pool, SHIFT))
+        bump(load(pool, REFS), phys, -1)  # the snapshots' pins remain; `reclaim` frees it with the last of them
+        store(load(pages, TABLE), lp, fresh)
+        bump(pool, CLONED, 1)
+        phys = fresh
+    store(load(pages, STAMP), lp, load(pool, SEQ))
+    return page_address(pool, phys)
+
+
+@njit(cache=True)
+def pin(pool, pages, base_seq, lps, phys):
+    """Copy the ids of the pages written after snapshot `base_seq` (all: -1) and hold them; how many."""
+    k = 0
+    table = load(pages, TABLE)
+    stamp = load(pages, STAMP)
+    refs = load(pool, REFS)
+    for lp in range(load(pages, N)):
+        page = load(table, lp)
+        if page > 0 and load(stamp, lp) > base_seq:
+            lps[k] = lp
+            phys[k] = page
+            store(refs, page, load(refs, page) + 1)
+            k += 1
+    return k
+
+
+@njit(cache=True)
+def _holes(pages):
+    """Put every hole below N on the stack of reusable logical numbers, lowest on top; how many pages there are."""
+    count = 0
+    store(pages, LFREE, 0)
+    for lp in range(load(pages, N) - 1, -1, -1):
+        if physical(pages, lp) == HOLE:
+            push(pages, LFREE_STACK, LFREE, lp)
+        else:
+            count += 1
+    store(pages, COUNT, count)
+    return count
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Where the memory is. `pages` counts pages with a holder: live ones, and old ones that snapshots still read."""
+
+    page_bytes: int
+    pages: int
+    pages_peak: int
+    pages_free: int
+    pages_cloned: int
+    pages_max: int
+    snapshots_open: int
+
+    @property
+    def bytes(self) -> int:
+        return self.pages * self.page_bytes
+
+    @property
+    def bytes_peak(self) -> int:
+        return self.pages_peak * self.page_bytes
+
+
+class PageSet:
+    """The pages of one data structure: what a snapshot takes and a load brings back."""
+
+    def __init__(self, pool: PagePool, set_id: int, kind: int) -> None:
+        self.pool = pool
+        self.id = set_id
+        self.kind = kind
+        n = pool.pages_max
+        # calloc'ed, so the part that is never used is never backed by memory
+        self.table = np.zeros(n, np.int64)
+        self._stamp = np.zeros(n, np.int64)
+        self._lfree = np.zeros(n, np.int64)
+        self.block = new_block(TABLE, self.table, self._stamp, self._lfree)
+        self.block[ID] = set_id
+        self.block[KIND] = kind
+        self.at = address(self.block)
+        #: Called with the logical number of a page that a lazy restore has just brought in.
+        self.on_load: Callable[[int], None] | None = None
+
+    def __len__(self) -> int:
+        """Pages in the set."""
+        return int(self.block[COUNT])
+
+    def logical(self) -> NDArray[np.int64]:
+        """Logical numbers of all pages, ascending."""
+        return np.flatnonzero(self.table[: self.block[N]] != HOLE)
+
+    def allocate(self) -> int:
+        """A new zeroed page; its logical number."""
+        lp = add_page(self.pool.at, self.at, False)
+        if lp < 0:
+            self.pool.make_room()
+            lp = add_page(self.pool.at, self.at, False)
+            if lp < 0:
+                raise self.pool.limit_error()
+        return lp
+
+    def release(self, lp: int) -> None:
+        check(self.table[lp] != HOLE, "released a page that the set does not have", f"set {self.id}, page {lp}")
+        self._load_if_lazy(lp)
+        drop_page(self.pool.at, self.at, lp)
+
+    def resolve(self, lp: int, *, write: bool = False) -> NDArray[np.int64]:
+        """The page's words; cloned first if it is to be written and a snapshot holds it."""
+        check(self.table[lp] != HOLE, "resolved a page that the set does not have", f"set {self.id}, page {lp}")
+        self._load_if_lazy(lp)
+        if write:
+            if writable(self.pool.at, self.at, lp) == -2:
+                self.pool.make_room()
+                if writable(self.pool.at, self.at, lp) == -2:
+                    raise self.pool.limit_error()
+        view = self.pool.page(int(self.table[lp]))
+        if not write:
+            view = view.view()
+            view.flags.writeable = False
+        return view
+
+    def clear(self) -> None:
+        """Release every page."""
+        self.load_all()
+        for lp in self.logical():
+            drop_page(self.pool.at, self.at, int(lp))
+        self.block[N] = 0
+        self.block[LFREE] = 0
+
+    # -- loading ------------------------------------------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Bring in the pages of a lazy restore that nobody has touched yet."""
+        if self.block[ABSENT]:
+            for lp in np.flatnonzero(self.table[: self.block[N]] == LAZY):
+                self.fault(int(lp))
+
+    def fault(self, lp: int) -> None:
+        """Load one absent page now."""
+        check(self.pool.loader is not None, "a page is absent but nothing can load it", f"set {self.id}, page {lp}")
+        assert self.pool.loader is not None
+        content = self.pool.loader(self.id, lp)
+        self.block[ABSENT] -= 1
+        self.put(lp, content)
+        if self.on_load is not None:
+            self.on_load(lp)
+        if self.pool.lazy_pages() == 0:
+            self.pool.loader = None  # lets go of the file
+
+    def put(self, lp: int, content: NDArray[np.int64]) -> None:
+        """Place a loaded page, in any order; the page's own header must agree."""
+        expected = (MAGIC << 48) | (self.kind << 32) | self.id
+        if int(content[0]) != expected or int(content[1]) != lp:
+            raise StateError(
+                "a loaded page belongs elsewhere",
+                detail=f"set {self.id}, page {lp}: header {int(content[0]):#x}/{int(content[1])}",
+                hint="The checkpoint was written by another structure or version; restore from another one.",
+            )
+        pool = self.pool
+        phys = alloc(pool.at)
+        if phys == 0:
+            pool.make_room()
+            phys = alloc(pool.at)
+            if phys == 0:
+                raise pool.limit_error()
+        pool.page(phys)[:] = content
+        if self.table[lp] == HOLE:
+            self.block[COUNT] += 1
+        self.table[lp] = phys
+        self._stamp[lp] = pool.block[SEQ]
+        self.block[N] = max(int(self.block[N]), lp + 1)
+
+    def expect_lazy(self, lps: NDArray[np.int64]) -> None:
+        """Mark pages as present but not loaded."""
+        self.table[lps] = LAZY
+        self.block[ABSENT] = len(lps)
+        self.block[N] = int(lps.max()) + 1 if len(lps) else 0
+        self.loaded()
+
+    def loaded(self) -> None:
+        """Call after all `put`s: rebuilds what the page table implies."""
+        _holes(self.at)
+
+    def _load_if_lazy(self, lp: int) -> None:
+        if self.table[lp] == LAZY:
+            self.fault(lp)
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """Page ids of some sets at one moment. The pages stay as they are until `read` passes them or it is closed."""
+
+    pool: PagePool
+    seq: int
+    base_seq: int  # -1: full
+    set_ids: list[int]
+    kinds: list[int]
+    #: All logical pages that exist, per set: with an incremental snapshot, more than it carries.
+    live: list[NDArray[np.int64]]
+    #: Carried pages, per set.
+    lps: list[NDArray[np.int64]]
+    phys: list[NDArray[np.int64]]
+    #: How many carried pages (in order over all sets) the reader is done with. Only the reader moves it.
+    read: int = 0
+    #: How many of those the owner has let go. Only the owner moves it.
+    released: int = 0
+    all_phys: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.all_phys = np.concatenate(self.phys) if self.phys else np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        """Pages that the snapshot carries."""
+        return len(self.all_phys)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * self.pool.page_bytes
+
+    def page(self, index: int) -> NDArray[np.int64]:
+        """The words of a carried page. Valid until `read` moves past it."""
+        check(index >= self.read, "read a page of a snapshot after letting go of it", f"page {index}, read {self.read}")
+        return self.pool.page(int(self.all_phys[index]))
+
+    def close(self) -> None:
+        """Let go of every page; the owner frees them at its next `reclaim`."""
+        self.read = len(self.all_phys)
+
+
+class PagePool:
+    """Memory for one unit's state: `limit_bytes` of address space, backed as it is used."""
+
+    def __init__(self, *, page_bytes: int = 65536, limit_bytes: int = 1 << 30) -> None:
+        if page_bytes & (page_bytes - 1) or not PAGE_BYTES_MIN <= page_bytes <= PAGE_BYTES_MAX:
+            raise ConfigError(
+                "page size cannot be used",
+                detail=f"page_bytes is {page_bytes}.",
+                hint=f"Choose a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX}; 65536 is a good start.",
+            )
+        if limit_bytes < 4 * page_bytes:
+            raise ConfigError(
+                "memory limit is too small for a page pool",
+                detail=f"limit_bytes is {limit_bytes}, a page is {page_bytes}.",
+                hint="A pool needs at least four pages.",
+            )
+        self.page_bytes = page_bytes
+        self.page_words = page_bytes // 8
+        self.shift = self.page_words.bit_length() - 1
+        self.pages_max = limit_bytes // page_bytes + 1  # page 0 stands for "none"
+        self._mapping = mmap.mmap(
+            -1, self.pages_max * page_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        )
+        # random access over hundreds of megabytes misses the TLB as often as the cache; numpy asks for the same
+        self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        self.words = np.frombuffer(self._mapping, np.int64)
+        self._refs = np.zeros(self.pages_max, np.int64)
+        self._free = np.zeros(self.pages_max, np.int64)
+        self.block = new_block(WORDS, self.words, self._refs, self._free)
+        self.block[SEQ] = 1
+        self.block[HIGH] = 1
+        self.block[LIMIT] = self.pages_max
+        self.block[SHIFT] = self.shift
+        self.at = address(self.block)
+        self.sets: dict[int, PageSet] = {}
+        #: Set by a lazy restore: (set id, logical page) -> words.
+        self.loader: Callable[[int, int], NDArray[np.int64]] | None = None
+        self._open: list[Snapshot] = []
+
+    def page(self, phys: int) -> NDArray[np.int64]:
+        """The words of a physical page."""
+        base = phys << self.shift
+        return self.words[base : base + self.page_words]
+
+    # -- page sets ----------------------------------------------------------------------------------------------
+
+    def create(self, set_id: int, kind: int) -> PageSet:
+        """The page set of this id: a new one, or the one that a restore brought back (sguard §4.4)."""
+        existing = self.sets.get(set_id)
+        if existing is not None:
+            check(existing.kind == kind, "a page set was restored as another kind", f"set {set_id}")
+            return existing
+        check(0 <= set_id < 1 << 31 and 0 <= kind < 1 << 15, "page set id or kind out of range", f"{set_id}, {kind}")
+        self.sets[set_id] = PageSet(self, set_id, kind)
+        return self.sets[set_id]
+
+    def destroy(self, set_id: int) -> None:
+        """Release all pages of a set and forget it."""
+        self.sets.pop(set_id).clear()
+
+    # -- snapshots ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, set_ids: list[int] | None = None, *, base: Snapshot | None = None) -> Snapshot:
+        """Freeze these page sets (all: None) as they are now, or only what was written since snapshot `base`."""
+        self.reclaim()
+        ids = sorted(self.sets) if set_ids is None else list(set_ids)
+        base_seq = -1 if base is None else base.seq
+        snap = Snapshot(self, int(self.block[SEQ]), base_seq, ids, [], [], [], [])
+        parts = []
+        for set_id in ids:
+            ps = self.sets[set_id]
+            ps.load_all()
+            count = len(ps)
+            lps = np.empty(count, np.int64)
+            phys = np.empty(count, np.int64)
+            k = pin(self.at, ps.at, base_seq, lps, phys)
+            snap.kinds.append(ps.kind)
+            snap.live.append(lps if k == count else ps.logical())
+            snap.lps.append(lps[:k])
+            parts.append(phys[:k])
+        snap.phys = parts
+        snap.__post_init__()
+        self.block[SEQ] += 1
+        self._open.append(snap)
+        return snap
+
+    def reclaim(self) -> None:
+        """Drop the references that readers have finished with. The owner calls it between batches; cheap."""
+        if not self._open:
+            return
+        for snap in self._open:
+            read = snap.read  # one look: the reader may move it meanwhile
+            if read > snap.released:
+                unref_many(self.at, snap.all_phys, snap.released, read)
+                snap.released = read
+        self._open = [s for s in self._open if s.released < len(s)]
+
+    def make_room(self) -> None:
+        """What can be done before giving up: free what readers are done with."""
+        self.reclaim()
+
+    def trim(self) -> int:
+        """Give the memory of free pages back to the operating system; the number of bytes."""
+        free = np.sort(self._free[: self.block[FREE]])
+        runs = np.split(free, np.flatnonzero(np.diff(free) != 1) + 1) if len(free) else []
+        for run in runs:
+            self._mapping.madvise(mmap.MADV_DONTNEED, int(run[0]) * self.page_bytes, len(run) * self.page_bytes)
+        return len(free) * self.page_bytes
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    def lazy_pages(self) -> int:
+        return sum(int(ps.block[ABSENT]) for ps in self.sets.values())
+
+    def headroom(self) -> int:
+        """Pages that can still be allocated."""
+        ctl = self.block
+        return int(ctl[LIMIT] - 1 - ctl[USED])
+
+    def stats(self) -> PoolStats:
+        ctl = self.block
+        return PoolStats(
+            page_bytes=self.page_bytes,
+            pages=int(ctl[USED]),
+            pages_peak=int(ctl[USED_PEAK]),
+            pages_free=int(ctl[FREE]),
+            pages_cloned=int(ctl[CLONED]),
+            pages_max=self.pages_max - 1,
+            snapshots_open=len(self._open),
+        )
+
+    def limit_error(self) -> MemoryLimitError:
+        s = self.stats()
+        held = sum(len(x) - x.released for x in self._open)
+        return MemoryLimitError(
+            "state has reached its memory limit",
+            detail=(
+                f"{s.pages} of {s.pages_max} pages of {s.page_bytes} bytes are in use; "
+                f"{held} of them are held by {s.snapshots_open} open snapshots."
+            ),
+            hint="Raise the limit, use more shards, shorten the window, or let running checkpoints finish first.",
+        )
