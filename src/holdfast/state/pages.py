@@ -26,6 +26,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -294,11 +295,10 @@ class PageSet:
         """The page's words; cloned first if it is to be written and a snapshot holds it."""
         check(self.table[lp] != HOLE, "resolved a page that the set does not have", f"set {self.id}, page {lp}")
         self._load_if_lazy(lp)
-        if write:
+        if write and writable(self.pool.at, self.at, lp) == -2:
+            self.pool.make_room()
             if writable(self.pool.at, self.at, lp) == -2:
-                self.pool.make_room()
-                if writable(self.pool.at, self.at, lp) == -2:
-                    raise self.pool.limit_error()
+                raise self.pool.limit_error()
         view = self.pool.page(int(self.table[lp]))
         if not write:
             view = view.view()
