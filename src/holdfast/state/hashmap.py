@@ -29,7 +29,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.state.heap import heap_equals, heap_free, heap_put, is_long, long_length
+from holdfast.state.heap import heap_free, heap_put, is_long, long_length, same_value
 from holdfast.state.intrinsics import (
     address,
     copy_words,
@@ -232,7 +232,8 @@ def _same_key(pool, m, at, keys, i):
         stored = load(at, 1 + j)
         given = _key_word(m, keys, i, j)
         if _kind(m, j) == VAR1 and is_long(load(at, j)):
-            if not heap_equals(pool, load(load(m, SLOTS), HEAP), stored, given, long_length(load(at, j))):
+            w0 = load(at, j)  # equal to the given one: compared just before
+            if not same_value(pool, load(load(m, SLOTS), HEAP), w0, stored, 0, w0, given):
                 return False
         elif stored != given:
             return False

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from holdfast.state.intrinsics import address, load, load_byte, mix, store, store_byte
+from holdfast.state.intrinsics import address, load, load_byte, mix, store, store_byte, swap_bytes
 from holdfast.state.pages import (
     HEADER_WORDS,
     SHIFT,
@@ -167,11 +167,67 @@ def heap_word(pool, heap, place, k):
 
 
 @njit(cache=True)
-def heap_equals(pool, heap, place, at, n):
-    for k in range((n + 7) >> 3):
-        if heap_word(pool, heap, place, k) != load_some(at + 8 * k, n - 8 * k):
+def value_length(word0):
+    return long_length(word0) if is_long(word0) else word0 & 0xFF
+
+
+@njit(cache=True)
+def value_word(pool, heap, word0, word1, k):
+    """Word k of a value, zeros after its end. `heap` is 0 for a value of a batch: word 1 is then an address."""
+    if is_long(word0):
+        if heap == 0:
+            return load_some(word1 + 8 * k, long_length(word0) - 8 * k)
+        return heap_word(pool, heap, word1, k)
+    if k == 0:
+        return np.int64((np.uint64(word0) >> np.uint64(8)) | (np.uint64(word1) << np.uint64(56)))
+    return np.int64(np.uint64(word1) >> np.uint64(8))
+
+
+@njit(cache=True)
+def compare_values(pool, heap, a0, a1, other_heap, b0, b1):
+    """Order of two values by their bytes, as Spark orders strings: negative, 0 or positive."""
+    na = value_length(a0)
+    nb = value_length(b0)
+    for k in range((min(na, nb) + 7) >> 3):
+        a = swap_bytes(np.uint64(value_word(pool, heap, a0, a1, k)))
+        b = swap_bytes(np.uint64(value_word(pool, other_heap, b0, b1, k)))
+        left = min(na, nb) - 8 * k
+        if left < 8:  # only bytes that both have
+            drop = np.uint64(64 - 8 * left)
+            a >>= drop
+            b >>= drop
+        if a != b:
+            return -1 if a < b else 1
+    return na - nb
+
+
+@njit(cache=True)
+def same_value(pool, heap, a0, a1, other_heap, b0, b1):
+    if a0 != b0:
+        return False
+    if not is_long(a0):
+        return a1 == b1
+    for k in range((long_length(a0) + 7) >> 3):
+        if value_word(pool, heap, a0, a1, k) != value_word(pool, other_heap, b0, b1, k):
             return False
     return True
+
+
+@njit(cache=True)
+def own_value(pool, heap, other_heap, word0, word1):
+    """A copy of a value in this heap: its second word, or -2 at the limit. A short one is its own copy.
+
+    A value that is in another heap of the same pool goes through a buffer, since it need not lie in one piece there.
+    """
+    if not is_long(word0):
+        return word1
+    if other_heap == 0:
+        return heap_put(pool, heap, word1, long_length(word0))
+    n = long_length(word0)
+    buffer = np.empty((n + 7) >> 3, np.int64)
+    for k in range(len(buffer)):
+        buffer[k] = heap_word(pool, other_heap, word1, k)
+    return heap_put(pool, heap, buffer.ctypes.data, n)
 
 
 @njit(cache=True)
@@ -199,11 +255,6 @@ def heap_free(pool, heap, place, n):
             drop_page(pool, load(heap, PAGES), lp)
         left -= payload
         lp += 1
-
-
-@njit(cache=True)
-def value_length(word0):
-    return long_length(word0) if is_long(word0) else word0 & 0xFF
 
 
 @njit(cache=True)

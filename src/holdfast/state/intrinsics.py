@@ -119,6 +119,16 @@ def count_ones(typingctx, value):  # pyright: ignore[reportUnusedParameter]
 
 
 @intrinsic
+def swap_bytes(typingctx, value):  # pyright: ignore[reportUnusedParameter]
+    """Bytes of a uint64 in reverse: turns the order of numbers into the order of strings."""
+
+    def codegen(context, builder, signature, args):  # pyright: ignore[reportUnusedParameter]
+        return builder.bswap(args[0])
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
 def multiply_high(typingctx, a, b):  # pyright: ignore[reportUnusedParameter]
     """High half of the 128-bit product of two uint64."""
 
