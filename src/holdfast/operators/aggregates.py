@@ -1,0 +1,462 @@
+"""Aggregate functions: how a row becomes a state, which kernel merges states, and how a state becomes a result.
+
+    function                 state, in words                                  result (as in Spark)
+    count(*), count(x)       count                                            bigint
+    sum(x)                   128-bit sum (integers, decimals) or double       bigint, decimal(p + 10, s), double
+    avg(x)                   sum, count                                       double, decimal(p + 4, s + 4)
+    stddev, stddev_pop       count, mean, squared distances (doubles)         double
+    min(x), max(x)           the value                                        the column's type
+    first(x), last(x)        number of the row, the value                     the column's type
+
+Sums of integers are exact and so do not depend on the order of rows. A result that does not fit its type is an
+error, as with Spark's ANSI mode, or wraps around like a Java long if the operator is told so (`overflow="wrap"`, as
+Spark with ANSI off). `first` and `last` go by the order of arrival, which for Holdfast is one fixed order.
+
+One's own aggregates: `register(MergeableAggregate(...))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError
+from holdfast.operators import merge
+from holdfast.operators.columns import Column, column_of, decode, encode, valid_of
+from holdfast.operators.wide import divide_half_up, exceeds, to_double
+from holdfast.state.intrinsics import load_float, store_float
+
+Words = NDArray[np.int64]
+#: Set by `finish` for states whose result does not fit: (states, what Spark calls the result type).
+Overflow = tuple[NDArray[np.bool_], str]
+
+
+@dataclass(frozen=True)
+class Agg:
+    """An aggregate as a user writes it: `Agg("sum", "bytes")`."""
+
+    function: str
+    column: str | None = None
+    ignore_nulls: bool = False  # first and last only, as in Spark
+
+
+class Function(Protocol):
+    """One aggregate bound to its column."""
+
+    words: int
+    result: pa.DataType
+    #: Where among its words a two-word value is, if any.
+    var_at: int | None
+    #: Columns of Spark's partial aggregate: (suffix, SQL); empty if it needs the rows themselves.
+    partial: tuple[tuple[str, str], ...]
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        """Write the states of single rows; returns their flags."""
+        ...
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        """Write the states that Spark computed; returns their flags."""
+        ...
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None: ...
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an aggregate's words are in a state, and the heap of its long values."""
+
+    column: int
+    flag_column: int
+    bit: int
+    pool: int
+    heap: int
+
+
+def _no_flags(n: int) -> Words:
+    return np.zeros(n, np.int64)
+
+
+def _has(array: pa.Array) -> Words:
+    return valid_of(array).astype(np.int64)
+
+
+class Count:
+    words, result, var_at = 1, pa.int64(), None
+
+    def __init__(self, column: Column | None) -> None:
+        self.partial = (("count", f"count(`{column.name}`)" if column else "count(1)"),)
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        out[:, 0] = 1 if array is None else valid_of(array)
+        return _no_flags(n)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        out[:, 0] = arrays[0].to_numpy(zero_copy_only=False)
+        return _no_flags(len(out))
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_count(place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit)
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        return pa.array(words[:, 0]), None
+
+
+def _lift_wide(array: pa.Array, column: Column, out: Words) -> None:
+    words = encode(array, column)
+    out[:, 0] = words[:, 0]
+    out[:, 1] = words[:, 1] if column.is_decimal else words[:, 0] >> 63
+
+
+class SumWide:
+    """Sum of integers or decimals."""
+
+    words, var_at = 2, None
+
+    def __init__(self, column: Column) -> None:
+        self.column = column
+        self.partial = (("sum", f"sum(`{column.name}`)"),)
+        self.result = pa.int64()
+        if column.is_decimal:
+            self.result = pa.decimal128(min(38, column.type.precision + 10), column.type.scale)
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        assert array is not None
+        _lift_wide(array, self.column, out)
+        return _has(array)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        _lift_wide(arrays[0], Column("", self.result), out)
+        return _has(arrays[0])
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_sum_wide(
+            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
+        )
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        null = (flags & merge.HAS) == 0
+        if self.column.is_decimal:
+            over = (flags & merge.SPECIAL != 0) | exceeds(words, 10**self.result.precision)
+            return decode(words, null, Column("", self.result)), (over, str(self.result))
+        over = (flags & merge.SPECIAL != 0) | (words[:, 1] != words[:, 0] >> 63)
+        return decode(words[:, :1], null, Column("", self.result)), (over, "bigint")
+
+
+class AverageWide(SumWide):
+    """Average of integers (a double) or decimals."""
+
+    words, var_at = 3, None
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(column)
+        self.partial = (("sum", f"sum(`{column.name}`)"), ("count", f"count(`{column.name}`)"))
+        self._sum_type = self.result
+        self.result = pa.float64()
+        if column.is_decimal:
+            self.result = pa.decimal128(min(38, column.type.precision + 4), min(38, column.type.scale + 4))
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        flags = super().lift(array, n, seq, out)
+        out[:, 2] = flags
+        return flags
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        _lift_wide(arrays[0], Column("", self._sum_type), out)
+        out[:, 2] = arrays[1].to_numpy(zero_copy_only=False)
+        return _has(arrays[0])
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_average_wide(
+            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
+        )
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        null = (flags & merge.HAS) == 0
+        if not self.column.is_decimal:
+            counts = np.where(null, 1, words[:, 2])
+            return pa.array(to_double(words) / counts, mask=null), None
+        out = np.zeros((len(words), 2), np.int64)
+        divide_half_up(words, self.result.scale - self.column.type.scale, out)
+        over = (flags & merge.SPECIAL != 0) | exceeds(out, 10**self.result.precision)
+        return decode(out, null, Column("", self.result)), (over, str(self.result))
+
+
+class SumFloat:
+    words, result, var_at = 1, pa.float64(), None
+
+    def __init__(self, column: Column) -> None:
+        self.column = column
+        self.partial = (("sum", f"sum(`{column.name}`)"),)
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        assert array is not None
+        out[:, 0] = encode(array, self.column)[:, 0]
+        return _has(array)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        out[:, 0] = encode(arrays[0], Column("", pa.float64()))[:, 0]
+        return _has(arrays[0])
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_sum_float(
+            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
+        )
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        return decode(words[:, :1], (flags & merge.HAS) == 0, Column("", self.result)), None
+
+
+class AverageFloat(SumFloat):
+    words, result, var_at = 2, pa.float64(), None
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(column)
+        self.partial = (("sum", f"sum(`{column.name}`)"), ("count", f"count(`{column.name}`)"))
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        flags = super().lift(array, n, seq, out)
+        out[:, 1] = flags
+        return flags
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        out[:, 1] = arrays[1].to_numpy(zero_copy_only=False)
+        return super().lift_partial(arrays, out)
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_average_float(
+            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
+        )
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        null = (flags & merge.HAS) == 0
+        sums = np.ascontiguousarray(words[:, 0]).view(np.float64)
+        return pa.array(sums / np.where(null, 1, words[:, 1]), mask=null), None
+
+
+class Deviation:
+    words, result, var_at = 3, pa.float64(), None
+
+    def __init__(self, column: Column, *, sample: bool) -> None:
+        self.column = column
+        self.sample = sample
+        x = f"cast(`{column.name}` as double)"
+        self.partial = (
+            ("count", f"count(`{column.name}`)"),
+            ("mean", f"avg({x})"),
+            ("m2", f"var_pop({x}) * count(`{column.name}`)"),
+        )
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        assert array is not None
+        states = out.view(np.float64)
+        words = encode(array, self.column)
+        if self.column.is_decimal:
+            values = to_double(words) / 10.0**self.column.type.scale
+        elif self.column.is_float:
+            values = words.view(np.float64)[:, 0]
+        else:
+            values = words[:, 0].astype(np.float64)
+        states[:, 0] = valid_of(array)
+        states[:, 1] = values
+        # as Spark's first update: 0 for a number, NaN for a NaN or an infinity
+        states[:, 2] = values * 0.0
+        return _no_flags(n)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        states = out.view(np.float64)
+        for i, array in enumerate(arrays):
+            states[:, i] = array.fill_null(0).to_numpy(zero_copy_only=False)
+        return _no_flags(len(out))
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_moments(place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit)
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        states = np.ascontiguousarray(words[:, :3]).view(np.float64)
+        degrees = states[:, 0] - (1 if self.sample else 0)
+        null = degrees <= 0
+        return pa.array(np.sqrt(states[:, 2] / np.where(null, 1, degrees)), mask=null), None
+
+
+class Extreme:
+    """min (sign 1) and max (sign -1)."""
+
+    def __init__(self, column: Column, name: str, sign: int) -> None:
+        self.column = column
+        self.sign = sign
+        self.words = column.words
+        self.result = column.type
+        self.var_at = 0 if column.is_var else None
+        self.partial = ((name, f"{name}(`{column.name}`)"),)
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        assert array is not None
+        out[:] = encode(array, self.column)
+        return _has(array)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        return self.lift(arrays[0], len(out), _no_flags(0), out)
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        at = (place.column, place.flag_column, place.bit)
+        if self.column.is_var:
+            merge.merge_extreme_var(place.pool, place.heap, to, source, source_heap, *at, self.sign)
+        elif self.column.is_decimal:
+            merge.merge_extreme_decimal(to, source, *at, self.sign)
+        else:
+            merge.merge_extreme_plain(to, source, *at, self.sign, self.column.is_float)
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        return decode(words[:, : self.words], (flags & merge.HAS) == 0, self.column, pool, heap), None
+
+
+class Pick:
+    """first (sign 1) and last (sign -1)."""
+
+    partial: tuple[tuple[str, str], ...] = ()
+
+    def __init__(self, column: Column, sign: int, ignore_nulls: bool) -> None:
+        self.column = column
+        self.sign = sign
+        self.ignore_nulls = ignore_nulls
+        self.words = 1 + column.words
+        self.result = column.type
+        self.var_at = 1 if column.is_var else None
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        assert array is not None
+        out[:, 0] = seq
+        out[:, 1:] = encode(array, self.column)
+        valid = valid_of(array)
+        if self.ignore_nulls:
+            return valid.astype(np.int64)
+        return np.where(valid, merge.HAS, merge.HAS | merge.SPECIAL)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        raise AssertionError("first and last need the rows")  # the operator has refused this before
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        merge.merge_pick(
+            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit,
+            self.sign, self.column.words, self.column.is_var,
+        )  # fmt: skip
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        null = (flags & merge.HAS == 0) | (flags & merge.SPECIAL != 0)
+        return decode(words[:, 1 : self.words], null, self.column, pool, heap), None
+
+
+@dataclass(frozen=True)
+class MergeableAggregate:
+    """An aggregate of one's own over numbers.
+
+    `lift(values, valid)` makes the states of single rows, (rows, width) doubles; null rows must give the identity.
+    `merge(a, b)` adds state b into a, both arrays of `width` doubles; it must compile under Numba (nopython), be
+    associative and commutative, and have `identity` as its neutral element.
+    `finish(states)` gives the results, NaN for null.
+    """
+
+    name: str
+    width: int
+    identity: tuple[float, ...]
+    lift: Callable[[NDArray[np.float64], NDArray[np.bool_]], NDArray[np.float64]]
+    merge: Callable[[NDArray[np.float64], NDArray[np.float64]], None]
+    finish: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+class UserDefined:
+    result, var_at, partial = pa.float64(), None, ()
+
+    def __init__(self, column: Column, definition: MergeableAggregate, kernel: Callable) -> None:
+        self.column = column
+        self.definition = definition
+        self.words = definition.width
+        self.kernel = kernel
+        self.identity = np.array(definition.identity, np.float64).view(np.int64)
+
+    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
+        assert array is not None
+        words = encode(array, self.column)
+        values = words.view(np.float64)[:, 0] if self.column.is_float else words[:, 0].astype(np.float64)
+        out.view(np.float64)[:] = self.definition.lift(values, valid_of(array))
+        return _no_flags(n)
+
+    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
+        raise AssertionError("a user-defined aggregate needs the rows")  # the operator has refused this before
+
+    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+        self.kernel(to, source, place.column, self.words)
+
+    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
+        results = self.definition.finish(np.ascontiguousarray(words[:, : self.words]).view(np.float64))
+        return pa.array(results, mask=np.isnan(results)), None
+
+
+_registry: dict[str, tuple[MergeableAggregate, Callable]] = {}
+
+
+def register(definition: MergeableAggregate) -> None:
+    """Make an aggregate of one's own known by its name. Compiles its merge now, not during a fail-over."""
+    if definition.name in _BUILT_IN:
+        raise ConfigError(f"aggregate {definition.name!r} exists already", hint="Choose another name.")
+    if len(definition.identity) != definition.width:
+        raise ConfigError(
+            f"aggregate {definition.name!r}: the identity has the wrong width",
+            detail=f"{len(definition.identity)} values for a state of {definition.width}.",
+        )
+    combine = njit(definition.merge)
+
+    @njit(nogil=True)
+    def kernel(to, source, column, width):
+        values = source.view(np.float64)
+        state = np.empty(width, np.float64)
+        for i in range(len(to)):
+            for w in range(width):
+                state[w] = load_float(to[i], column + w)
+            combine(state, values[i, column : column + width])
+            for w in range(width):
+                store_float(to[i], column + w, state[w])
+
+    scratch = np.zeros((1, definition.width), np.int64)
+    kernel(np.array([scratch.ctypes.data]), np.zeros((1, definition.width), np.int64), 0, definition.width)
+    _registry[definition.name] = (definition, kernel)
+
+
+_BUILT_IN = ("count", "sum", "avg", "stddev", "stddev_pop", "min", "max", "first", "last")
+
+
+def bind(agg: Agg, schema: pa.Schema, operator: str) -> Function:
+    """The function of an aggregate over a column of this schema."""
+    if agg.function == "count":
+        return Count(column_of(schema, agg.column, operator) if agg.column else None)
+    if agg.function not in _BUILT_IN and agg.function not in _registry:
+        known = ", ".join([*_BUILT_IN, *sorted(_registry)])
+        raise ConfigError(f"{operator}: no aggregate named {agg.function!r}", detail=f"There are {known}.")
+    if agg.column is None:
+        raise ConfigError(f"{operator}: {agg.function} needs a column", hint=f'Write Agg("{agg.function}", "x").')
+    column = column_of(schema, agg.column, operator)
+    if agg.function in ("min", "max"):
+        return Extreme(column, agg.function, 1 if agg.function == "min" else -1)
+    if agg.function in ("first", "last"):
+        return Pick(column, 1 if agg.function == "first" else -1, agg.ignore_nulls)
+    if not (column.is_float or column.is_integral or column.is_decimal):
+        raise ConfigError(
+            f"{operator}: {agg.function} of column {agg.column!r} makes no sense",
+            detail=f"It is {column.type}, not a number.",
+        )
+    if agg.function == "sum":
+        return SumFloat(column) if column.is_float else SumWide(column)
+    if agg.function == "avg":
+        return AverageFloat(column) if column.is_float else AverageWide(column)
+    if agg.function in ("stddev", "stddev_pop"):
+        return Deviation(column, sample=agg.function == "stddev")
+    definition, kernel = _registry[agg.function]
+    return UserDefined(column, definition, kernel)
