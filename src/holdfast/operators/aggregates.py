@@ -64,7 +64,7 @@ class Function(Protocol):
         """Write the states that Spark computed; returns their flags."""
         ...
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None: ...
+    def merge(self, place: Place, to: Words, source: Words) -> None: ...
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]: ...
 
@@ -102,8 +102,8 @@ class Count:
         out[:, 0] = arrays[0].to_numpy(zero_copy_only=False)
         return _no_flags(len(out))
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
-        merge.merge_count(place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit)
+    def merge(self, place: Place, to: Words, source: Words) -> None:
+        merge.merge_count(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         return pa.array(words[:, 0]), None
@@ -136,10 +136,8 @@ class SumWide:
         _lift_wide(arrays[0], Column("", self.result), out)
         return _has(arrays[0])
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
-        merge.merge_sum_wide(
-            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
-        )
+    def merge(self, place: Place, to: Words, source: Words) -> None:
+        merge.merge_sum_wide(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         null = (flags & merge.HAS) == 0
@@ -173,10 +171,8 @@ class AverageWide(SumWide):
         out[:, 2] = arrays[1].to_numpy(zero_copy_only=False)
         return _has(arrays[0])
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
-        merge.merge_average_wide(
-            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
-        )
+    def merge(self, place: Place, to: Words, source: Words) -> None:
+        merge.merge_average_wide(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         null = (flags & merge.HAS) == 0
@@ -205,10 +201,8 @@ class SumFloat:
         out[:, 0] = encode(arrays[0], Column("", pa.float64()))[:, 0]
         return _has(arrays[0])
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
-        merge.merge_sum_float(
-            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
-        )
+    def merge(self, place: Place, to: Words, source: Words) -> None:
+        merge.merge_sum_float(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         return decode(words[:, :1], (flags & merge.HAS) == 0, Column("", self.result)), None
@@ -230,10 +224,8 @@ class AverageFloat(SumFloat):
         out[:, 1] = arrays[1].to_numpy(zero_copy_only=False)
         return super().lift_partial(arrays, out)
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
-        merge.merge_average_float(
-            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit
-        )
+    def merge(self, place: Place, to: Words, source: Words) -> None:
+        merge.merge_average_float(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         null = (flags & merge.HAS) == 0
@@ -276,8 +268,8 @@ class Deviation:
             states[:, i] = array.fill_null(0).to_numpy(zero_copy_only=False)
         return _no_flags(len(out))
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
-        merge.merge_moments(place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit)
+    def merge(self, place: Place, to: Words, source: Words) -> None:
+        merge.merge_moments(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         states = np.ascontiguousarray(words[:, :3]).view(np.float64)
@@ -305,10 +297,10 @@ class Extreme:
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         return self.lift(arrays[0], len(out), _no_flags(0), out)
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+    def merge(self, place: Place, to: Words, source: Words) -> None:
         at = (place.column, place.flag_column, place.bit)
         if self.column.is_var:
-            merge.merge_extreme_var(place.pool, place.heap, to, source, source_heap, *at, self.sign)
+            merge.merge_extreme_var(place.pool, place.heap, to, source, *at, self.sign)
         elif self.column.is_decimal:
             merge.merge_extreme_decimal(to, source, *at, self.sign)
         else:
@@ -343,9 +335,9 @@ class Pick:
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         raise AssertionError("first and last need the rows")  # the operator has refused this before
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+    def merge(self, place: Place, to: Words, source: Words) -> None:
         merge.merge_pick(
-            place.pool, place.heap, to, source, source_heap, place.column, place.flag_column, place.bit,
+            place.pool, place.heap, to, source, place.column, place.flag_column, place.bit,
             self.sign, self.column.words, self.column.is_var,
         )  # fmt: skip
 
@@ -392,7 +384,7 @@ class UserDefined:
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         raise AssertionError("a user-defined aggregate needs the rows")  # the operator has refused this before
 
-    def merge(self, place: Place, to: Words, source: Words, source_heap: int) -> None:
+    def merge(self, place: Place, to: Words, source: Words) -> None:
         self.kernel(to, source, place.column, self.words)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:

@@ -4,9 +4,9 @@ A raw row is lifted to the state of a one-row group, a partial aggregate from Sp
 sliding window merges the states of its panes. So there is one kernel per kind of state, and raw rows, partial
 aggregates, panes and count windows all go through it.
 
-Signature: (pool, heap, to, source, source heap, column, flag column, bit). `to[i]` is the address of the first value
+Signature: (pool, heap, to, source, column, flag column, bit). `to[i]` is the address of the first value
 word of row i's state; `source[i, column:]` are the words to merge in; a state's flag bit says that it holds a value.
-`heap` is where the states keep long values, the source heap where the source's are (0: addresses in a batch).
+`heap` is where the states keep long values; the source's are at addresses, as in a batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _flags(source, i, flag_column, bit):
 
 
 @njit(cache=True, nogil=True)
-def merge_count(pool, heap, to, source, source_heap, column, flag_column, bit):
+def merge_count(pool, heap, to, source, column, flag_column, bit):
     for i in range(len(to)):
         store(to[i], column, load(to[i], column) + source[i, column])
 
@@ -56,7 +56,7 @@ def _add_wide(at, column, low, high):
 
 
 @njit(cache=True, nogil=True)
-def merge_sum_wide(pool, heap, to, source, source_heap, column, flag_column, bit):
+def merge_sum_wide(pool, heap, to, source, column, flag_column, bit):
     """Sum of integers or decimals in 128 bits: exact, so the order of rows does not matter."""
     for i in range(len(to)):
         flags = _flags(source, i, flag_column, bit)
@@ -67,14 +67,14 @@ def merge_sum_wide(pool, heap, to, source, source_heap, column, flag_column, bit
 
 
 @njit(cache=True, nogil=True)
-def merge_average_wide(pool, heap, to, source, source_heap, column, flag_column, bit):
+def merge_average_wide(pool, heap, to, source, column, flag_column, bit):
     """A wide sum, then its count."""
-    merge_sum_wide(pool, heap, to, source, source_heap, column, flag_column, bit)
-    merge_count(pool, heap, to, source, source_heap, column + 2, flag_column, bit)
+    merge_sum_wide(pool, heap, to, source, column, flag_column, bit)
+    merge_count(pool, heap, to, source, column + 2, flag_column, bit)
 
 
 @njit(cache=True, nogil=True)
-def merge_sum_float(pool, heap, to, source, source_heap, column, flag_column, bit):
+def merge_sum_float(pool, heap, to, source, column, flag_column, bit):
     values = source.view(np.float64)
     for i in range(len(to)):
         if _flags(source, i, flag_column, bit):
@@ -83,13 +83,13 @@ def merge_sum_float(pool, heap, to, source, source_heap, column, flag_column, bi
 
 
 @njit(cache=True, nogil=True)
-def merge_average_float(pool, heap, to, source, source_heap, column, flag_column, bit):
-    merge_sum_float(pool, heap, to, source, source_heap, column, flag_column, bit)
-    merge_count(pool, heap, to, source, source_heap, column + 1, flag_column, bit)
+def merge_average_float(pool, heap, to, source, column, flag_column, bit):
+    merge_sum_float(pool, heap, to, source, column, flag_column, bit)
+    merge_count(pool, heap, to, source, column + 1, flag_column, bit)
 
 
 @njit(cache=True, nogil=True)
-def merge_moments(pool, heap, to, source, source_heap, column, flag_column, bit):
+def merge_moments(pool, heap, to, source, column, flag_column, bit):
     """(count, mean, sum of squared distances), by the formula of Chan, Golub and LeVeque, as Spark does."""
     values = source.view(np.float64)
     for i in range(len(to)):
@@ -160,16 +160,16 @@ def merge_extreme_decimal(to, source, column, flag_column, bit, sign):
 
 
 @njit(cache=True)
-def _replace_value(pool, heap, at, column, held, word0, word1, source_heap):
+def _replace_value(pool, heap, at, column, held, word0, word1):
     """Put a variable-length value where another one may be. Memory was reserved before, so this cannot fail."""
     if held and is_long(load(at, column)):
         heap_free(pool, heap, load(at, column + 1), long_length(load(at, column)))
     store(at, column, word0)
-    store(at, column + 1, own_value(pool, heap, source_heap, word0, word1))
+    store(at, column + 1, own_value(pool, heap, word0, word1))
 
 
 @njit(cache=True, nogil=True)
-def merge_extreme_var(pool, heap, to, source, source_heap, column, flag_column, bit, sign):
+def merge_extreme_var(pool, heap, to, source, column, flag_column, bit, sign):
     for i in range(len(to)):
         if not _flags(source, i, flag_column, bit):
             continue
@@ -178,15 +178,15 @@ def merge_extreme_var(pool, heap, to, source, source_heap, column, flag_column, 
         w1 = source[i, column + 1]
         held = _has(load(at, flag_column), bit)
         if held:
-            order = compare_values(pool, heap, load(at, column), load(at, column + 1), source_heap, w0, w1)
+            order = compare_values(pool, heap, load(at, column), load(at, column + 1), 0, w0, w1)
             if (order <= 0) if sign > 0 else (order >= 0):
                 continue
-        _replace_value(pool, heap, at, column, held, w0, w1, source_heap)
+        _replace_value(pool, heap, at, column, held, w0, w1)
         _raise_flags(at, flag_column, bit, HAS)
 
 
 @njit(cache=True, nogil=True)
-def merge_pick(pool, heap, to, source, source_heap, column, flag_column, bit, sign, words, is_var):
+def merge_pick(pool, heap, to, source, column, flag_column, bit, sign, words, is_var):
     """First (sign 1) or last (sign -1) value by the number of its row, which is the word before it."""
     for i in range(len(to)):
         flags = _flags(source, i, flag_column, bit)
@@ -201,7 +201,7 @@ def merge_pick(pool, heap, to, source, source_heap, column, flag_column, bit, si
                 continue
         store(at, column, source[i, column])
         if is_var:
-            _replace_value(pool, heap, at, column + 1, held, source[i, column + 1], source[i, column + 2], source_heap)
+            _replace_value(pool, heap, at, column + 1, held, source[i, column + 1], source[i, column + 2])
         else:
             for w in range(words):
                 store(at, column + 1 + w, source[i, column + 1 + w])

@@ -103,13 +103,11 @@ class Program:
         """Bytes that merging these states may add to the heap."""
         return sum(long_bytes(source[:, v : v + 2]) for v in self.vars)
 
-    def merge(
-        self, to: NDArray[np.int64], source: NDArray[np.int64], pool: int, heap: int, source_heap: int = 0
-    ) -> None:
+    def merge(self, to: NDArray[np.int64], source: NDArray[np.int64], pool: int, heap: int) -> None:
         """Merge row i of `source` into the state whose first value word is at the address `to[i]`."""
         for i, function in enumerate(self.functions):
             word, bit = divmod(i, _AGGREGATES_PER_FLAG_WORD)
-            function.merge(Place(self.columns[i], word, 2 * bit, pool, heap), to, source, source_heap)
+            function.merge(Place(self.columns[i], word, 2 * bit, pool, heap), to, source)
 
     # -- what comes out -----------------------------------------------------------------------------------------
 

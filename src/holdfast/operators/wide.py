@@ -12,7 +12,10 @@ Words = NDArray[np.int64]
 
 
 def to_double(words: Words) -> NDArray[np.float64]:
-    return words[:, 1].astype(np.float64) * 2.0**64 + np.ascontiguousarray(words[:, 0]).view(np.uint64)
+    low, high = np.ascontiguousarray(words[:, 0]), words[:, 1]
+    wide = high.astype(np.float64) * 2.0**64 + low.view(np.uint64)
+    # small negative numbers would drown in the difference of two huge ones
+    return np.where(high == low >> 63, low.astype(np.float64), wide)
 
 
 def exceeds(words: Words, limit: int) -> NDArray[np.bool_]:

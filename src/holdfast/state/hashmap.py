@@ -748,6 +748,13 @@ class HashMap:
             if code:
                 raise self.pool.limit_error()
 
+    def clear(self) -> None:
+        """Forget every record."""
+        self.slots.clear()
+        self.index.clear()
+        self.block[DEPTH] = 1
+        self._directory[:2] = self.index.allocate()
+
     def flush(self) -> None:
         """Before a snapshot."""
         self.slots.flush()

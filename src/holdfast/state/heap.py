@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from holdfast.state.intrinsics import address, load, load_byte, mix, store, store_byte, swap_bytes
 from holdfast.state.pages import (
@@ -56,6 +57,11 @@ class Heap:
         self.block = new_block(PAGES, pages.block, self._live)
         self.block[CURRENT] = -1
         self.at = address(self.block)
+
+    def reset(self) -> None:
+        """Nothing is alive any more; the pages are released by whoever owns them."""
+        self._live[:] = 0
+        self.block[CURRENT] = -1
 
 
 @njit(cache=True)
@@ -214,20 +220,11 @@ def same_value(pool, heap, a0, a1, other_heap, b0, b1):
 
 
 @njit(cache=True)
-def own_value(pool, heap, other_heap, word0, word1):
-    """A copy of a value in this heap: its second word, or -2 at the limit. A short one is its own copy.
-
-    A value that is in another heap of the same pool goes through a buffer, since it need not lie in one piece there.
-    """
-    if not is_long(word0):
-        return word1
-    if other_heap == 0:
+def own_value(pool, heap, word0, word1):
+    """A copy in this heap of a value of a batch: its second word, or -2 at the limit. A short one is its own copy."""
+    if is_long(word0):
         return heap_put(pool, heap, word1, long_length(word0))
-    n = long_length(word0)
-    buffer = np.empty((n + 7) >> 3, np.int64)
-    for k in range(len(buffer)):
-        buffer[k] = heap_word(pool, other_heap, word1, k)
-    return heap_put(pool, heap, buffer.ctypes.data, n)
+    return word1
 
 
 @njit(cache=True)
@@ -270,3 +267,47 @@ def value_copy_out(pool, heap, word0, word1, out):
         for b in range(n):
             store_byte(out, b, (word0 >> (8 * (b + 1)) if b < 7 else word1 >> (8 * (b - 7))) & 0xFF)
     return n
+
+
+@njit(cache=True, nogil=True)
+def _long_total(words, columns):
+    total = 0
+    for i in range(len(words)):
+        for c in columns:
+            if is_long(words[i, c]):
+                total += long_length(words[i, c])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _move_long(pool, heap, words, columns, blob):
+    at = 0
+    for i in range(len(words)):
+        for c in columns:
+            if is_long(words[i, c]):
+                value_copy_out(pool, heap, words[i, c], words[i, c + 1], blob.ctypes.data + at)
+                words[i, c + 1] = at
+                at += long_length(words[i, c])
+
+
+@njit(cache=True, nogil=True)
+def _shift_long(words, columns, by):
+    for i in range(len(words)):
+        for c in columns:
+            if is_long(words[i, c]):
+                words[i, c + 1] += by
+
+
+def extract_long(pool: int, heap: int, words: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Copy the long values of gathered records out of the heap; in `words`, they become offsets into the result."""
+    if not len(columns):
+        return np.zeros(0, np.uint8)
+    blob = np.empty(_long_total(words, columns), np.uint8)
+    _move_long(pool, heap, words, columns, blob)
+    return blob
+
+
+def point_to(words: NDArray[np.int64], columns: NDArray[np.int64], blob: NDArray[np.uint8]) -> None:
+    """Turn offsets into `blob` into addresses, as in a batch. The blob must stay alive."""
+    if len(columns) and len(blob):
+        _shift_long(words, columns, address(blob))

@@ -180,7 +180,7 @@ def _make_entry(pool, o, leaf, count, i, key):
     while j < load(o, KW):
         fresh[j] = load(key, j)
         if load_byte(load(o, KINDS), j) == VAR0:
-            place = own_value(pool, load(o, HEAP), 0, load(key, j), load(key, j + 1))
+            place = own_value(pool, load(o, HEAP), load(key, j), load(key, j + 1))
             if place == -2:
                 _free_values(pool, o, fresh.ctypes.data, j)
                 if count == 0 and load(o, LEAF_COUNT) > 0:

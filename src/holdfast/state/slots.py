@@ -383,12 +383,12 @@ class SlotStore:
                 detail=f"{n} pages of {rpp} records exceed {RID_BITS} bits.",
                 hint="Use more shards, or a lower limit for each.",
             )
-        self._var_at = np.array(var_at, np.int64)
+        self.var_at = np.array(var_at, np.int64)
         self.heap = Heap(self.heap_pages)
         # in the order of the block's words
         self._bits = [np.zeros(n * bitmap_words, np.int64) for _ in (BITS, FRESH, TOUCHED)]
         self._by_page = [np.zeros(n, np.int64) for _ in (COUNTS, PARTIAL_STACK, ON_PARTIAL, STALE_STACK, IS_STALE)]
-        self.block = new_block(PAGES, self.pages.block, self.heap.block, *self._bits, *self._by_page, self._var_at)
+        self.block = new_block(PAGES, self.pages.block, self.heap.block, *self._bits, *self._by_page, self.var_at)
         self.block[VARS] = len(var_at)
         self.block[KW] = key_words
         self.block[RW] = self.record_words
@@ -402,11 +402,11 @@ class SlotStore:
             self._attach()
 
     def _attach(self) -> None:
-        if len(self._var_at):  # the heap's counts need every record, so nothing can be left for later
+        if len(self.var_at):  # the heap's counts need every record, so nothing can be left for later
             self.pages.load_all()
             self.heap_pages.load_all()
         _attach_all(self.pool.at, self.at)
-        if len(self._var_at):
+        if len(self.var_at):
             _attach_heap(self.pool.at, self.at, self.rids())
         self.pages.on_load = lambda lp: _attach_page(self.pool.at, self.at, lp)
 
@@ -423,6 +423,13 @@ class SlotStore:
         out = np.empty(len(self), np.int64)
         collect_live(self.at, out)
         return out
+
+    def is_live(self, rids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these numbers belong to a record now."""
+        slot_bits = int(self.block[SLOT_BITS])
+        slot = rids & ((1 << slot_bits) - 1)
+        words = self._bits[0][(rids >> slot_bits) * self.block[BITMAP_WORDS] + (slot >> 6)]
+        return (words >> (slot & 63)) & 1 != 0
 
     def gather(self, rids: NDArray[np.int64], offset: int, count: int) -> NDArray[np.int64]:
         """`count` words of each record from word `offset` on, as rows."""
@@ -442,6 +449,17 @@ class SlotStore:
     def count_changed(self) -> tuple[int, int]:
         """How many are new and how many updated since the last `changed`: C_n and C_u of cooperative-ha §7.1."""
         return count_changed(self.at)
+
+    def clear(self) -> None:
+        """Forget every record."""
+        self.pages.clear()
+        self.heap_pages.clear()
+        self.heap.reset()
+        for array in (*self._bits, *self._by_page):
+            array[:] = 0
+        for word in (LIVE, CURSOR, PARTIAL, STALE):
+            self.block[word] = 0
+        self.block[CURRENT] = -1
 
     def flush(self) -> None:
         """Bring the pages up to date with what is beside them; before a snapshot."""

@@ -1,0 +1,385 @@
+"""Aggregates over tumbling and sliding windows of event time, grouped by any columns.
+
+A row goes into the one pane that holds its time; panes are as long as the greatest common divisor of window and step.
+When the watermark passes the end of a window, its panes are merged and the result comes out, windows in the order of
+(end, key). A pane is forgotten with the last window that needs it. Rows older than the watermark are refused: lateness
+is decided once, before rows get here.
+
+Output columns: window_start, window_end, the keys, the aggregates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
+from holdfast.operators.aggregates import Agg
+from holdfast.operators.capture import Incoming, Part, take_part
+from holdfast.operators.columns import KEY_COLUMNS_MAX, Column, check_schema, column_of, decode, order_of, pack_keys
+from holdfast.operators.footprints import Footprints
+from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator, numbers
+from holdfast.operators.panes import PaneMap
+from holdfast.operators.program import Program
+from holdfast.state.hashmap import HashMap, MapLayout, make_keys
+from holdfast.state.heap import extract_long, point_to
+from holdfast.state.pages import HEADER_WORDS, PagePool
+
+TIME = pa.timestamp("us", tz="UTC")
+#: Rows that a close merges at a time: bounds the memory of closing many sliding windows at once.
+MERGE_ROWS_MAX = 1 << 20
+_LOW4 = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows of `size_us`, one every `step_us`, aligned to the epoch as Spark's window() is."""
+
+    size_us: int
+    step_us: int
+
+    def __post_init__(self) -> None:
+        if self.size_us <= 0 or not 0 < self.step_us <= self.size_us:
+            raise ConfigError(
+                "window cannot be used",
+                detail=f"size is {self.size_us} us, step is {self.step_us} us.",
+                hint="Both must be positive, and the step no longer than the window.",
+            )
+
+    @property
+    def pane_us(self) -> int:
+        return math.gcd(self.size_us, self.step_us)
+
+    @property
+    def tumbling(self) -> bool:
+        return self.size_us == self.step_us
+
+
+class WindowAggregate(StatefulOperator):
+    """Windowed aggregates by key. See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        event_time: str,
+        window: Window,
+        by: list[str],
+        aggs: dict[str, Agg],
+        overflow: str = "error",
+        config: StateConfig | None = None,
+    ) -> None:
+        self.window = window
+        self.time = column_of(schema, event_time, name)
+        if not pa.types.is_timestamp(self.time.type):
+            raise ConfigError(
+                f"{name}: event time {event_time!r} is no timestamp",
+                detail=f"It is {self.time.type}.",
+                hint="Cast it to timestamp in the stage.",
+            )
+        if len(by) > KEY_COLUMNS_MAX:
+            raise ConfigError(f"{name}: too many key columns", detail=f"{len(by)}; the limit is {KEY_COLUMNS_MAX}.")
+        if overflow not in ("error", "wrap"):
+            raise ConfigError(f"{name}: overflow must be 'error' or 'wrap'", detail=f"It is {overflow!r}.")
+        self.keys = [column_of(schema, k, name) for k in by]
+        self.program = Program(aggs, schema, name)
+        self.overflow = overflow
+        clash = {"window_start", "window_end"} | set(by)
+        for output in self.program.names:
+            if output in clash:
+                raise ConfigError(f"{name}: two output columns are named {output!r}", hint="Rename the aggregate.")
+        layout = f"{window}|{self.keys}|{self.program.aggs}|{[str(f.result) for f in self.program.functions]}"
+        super().__init__(name, config or StateConfig(), layout, ("new", "updated"))
+        self._key_kinds = tuple(k for column in self.keys for k in column.kinds)
+        self._inputs = [self.time, *self.keys, *(column_of(schema, c, name) for c in self.program.inputs)]
+        #: All panes below this have been dropped.
+        self._dropped_below = NEVER
+        self._scratch: HashMap | None = None
+        self.footprints: Footprints | None = None
+        self.rows_without_time = 0
+        self._open_maps()
+
+    def _open_maps(self) -> None:
+        self.state = PaneMap(self.pool, 0, self._key_kinds, self.program.words, self.program.vars)
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Take rows in: all of the batch, or on an error none."""
+        check_schema(batch, self._inputs, self.name)
+        times = batch.column(self.time.name)
+        if times.null_count:  # as Spark: a row without event time is in no window
+            self.rows_without_time += times.null_count
+            batch = batch.filter(times.is_valid())
+            times = batch.column(self.time.name)
+        instants = times.view(pa.int64()).to_numpy(zero_copy_only=False)
+        self._refuse_late(instants, instants)
+        panes = np.floor_divide(instants, self.window.pane_us)
+        self._merge(batch, panes, self.program.lift(batch, numbers(self.rows, batch.num_rows)))
+
+    def process_partial(self, batch: pa.RecordBatch) -> None:
+        """Take partial aggregates in that Spark computed by (pane, key): see `partial_sql`."""
+        lacking = self.program.needs_rows()
+        if lacking:
+            raise ConfigError(
+                f"{self.name}: {', '.join(lacking)} cannot be computed in part",
+                hint="Send the rows themselves to this operator.",
+            )
+        check_schema(batch, [Column("pane_start", self.time.type), *self.keys], self.name)
+        starts = batch.column("pane_start").view(pa.int64()).to_numpy(zero_copy_only=False)
+        if (starts % self.window.pane_us).any():
+            raise InputError(
+                f"{self.name}: a partial aggregate does not start at a pane",
+                detail=f"Panes start at multiples of {self.window.pane_us} us.",
+            )
+        self._refuse_late(starts, starts + (self.window.pane_us - 1))
+        self._merge(batch, starts // self.window.pane_us, self.program.lift_partial(batch))
+
+    def partial_sql(self) -> dict[str, str]:
+        """Spark SQL for a stage: column -> expression, to group by; the rest are aggregates over those groups."""
+        pane = self.window.pane_us
+        micros = f"unix_micros(`{self.time.name}`)"
+        start = f"timestamp_micros({micros} - pmod({micros}, {pane}L))"  # in integers: a double would lose digits
+        return {"pane_start": start, **{k.name: f"`{k.name}`" for k in self.keys}, **self.program.partial_sql()}
+
+    def _refuse_late(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Rows whose time is past the watermark, or whose windows would end beyond what a timestamp can say."""
+        if not len(starts):
+            return
+        late = ends < self.watermark
+        if late.any():
+            raise InputError(
+                f"{self.name}: {int(late.sum())} rows are older than the watermark",
+                detail=f"Row {int(late.argmax())} is at {starts[late.argmax()]} us, the watermark at {self.watermark}.",
+                hint="Lateness is decided in the stage; this batch was refused whole.",
+            )
+        far = (starts > FOREVER - 2 * self.window.size_us) | (starts < NEVER + 2 * self.window.size_us)
+        if far.any():
+            raise InputError(
+                f"{self.name}: an event time is out of range",
+                detail=f"Row {int(far.argmax())}: {starts[far.argmax()]} us; its window would end outside 64 bits.",
+                hint="Filter impossible timestamps in the stage; this batch was refused whole.",
+            )
+
+    def _merge(self, batch: pa.RecordBatch, panes: NDArray[np.int64], source: NDArray[np.int64]) -> None:
+        self.pool.reclaim()
+        keys, _ = pack_keys(batch, self.keys, panes, self.state.kinds)
+        to, fresh = self.state.upsert(keys, self.program.identity)
+        try:
+            self._reserve(self.program.long_bytes(source))
+        except MemoryLimitError:
+            self.state.undo(fresh)
+            raise
+        to += 8 * (1 + len(self.state.kinds))
+        self.program.merge(to, source, self.pool.at, self.state.map.slots.heap.at)
+        self.rows += batch.num_rows
+        if self.footprints is not None:
+            self.footprints.opened(fresh)
+
+    def _reserve(self, heap_bytes: int) -> None:
+        """Make sure that merging cannot run out of memory half-way."""
+        payload = self.config.page_bytes - 8 * HEADER_WORDS
+        pages = 0 if heap_bytes == 0 else 2 + 2 * (heap_bytes // payload)
+        if self.pool.headroom() < pages:
+            self.pool.make_room()
+            if self.pool.headroom() < pages:
+                raise self.pool.limit_error()
+
+    # -- windows ------------------------------------------------------------------------------------------------
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        fields = [pa.field("window_start", TIME), pa.field("window_end", TIME)]
+        fields += [pa.field(c.name, c.type) for c in (*self.keys, *self.program.results())]
+        return pa.schema(fields)
+
+    def on_watermark(self, watermark: int) -> pa.Table:
+        """Close every window that ends by the watermark; their results in the order of (end, key)."""
+        if watermark <= self.watermark:
+            return self.output_schema.empty_table()
+        self.pool.reclaim()
+        closed = self._close_tumbling(watermark) if self.window.tumbling else self._close_sliding(watermark)
+        self._drop(watermark)
+        self.watermark = watermark
+        return pa.Table.from_batches(closed, self.output_schema)
+
+    def _close_tumbling(self, watermark: int) -> list[pa.RecordBatch]:
+        rids = self.state.rids_of(NEVER, watermark // self.window.pane_us)
+        if not len(rids):
+            return []
+        slots = self.state.map.slots
+        words = slots.gather(rids, 0, slots.record_words)
+        return [self._results(words, words[:, 1] * self.window.size_us, self.pool.at, slots.heap.at)]
+
+    def _close_sliding(self, watermark: int) -> list[pa.RecordBatch]:
+        """Merge panes into windows, as many windows at a time as memory should allow."""
+        panes, counts = self.state.pane_numbers(watermark // self.window.pane_us)
+        if not len(panes):
+            return []
+        first, last = self._windows_of(panes, watermark)
+        windows, rows = _rows_per_window(first, last, counts)
+        return [self._merge_windows(low, high, watermark) for low, high in _groups(windows, rows)]
+
+    def _windows_of(self, panes: NDArray[np.int64], watermark: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last window of each pane that this watermark closes; none if the first is above the last."""
+        size, step = self.window.size_us, self.window.step_us
+        starts = panes * self.window.pane_us
+        first = np.maximum(np.floor_divide(starts - size, step) + 1, _first_open(self.watermark, size, step))
+        last = np.minimum(np.floor_divide(starts, step), (watermark - size) // step)
+        return first, last
+
+    def _merge_windows(self, low: int, high: int, watermark: int) -> pa.RecordBatch:
+        """Results of the windows low..high from the panes that they are made of."""
+        scratch = self._scratch_map()
+        size, step, pane_us = self.window.size_us, self.window.step_us, self.window.pane_us
+        kw = len(self.state.kinds)
+        slots = self.state.map.slots
+        rids = self.state.rids_of(low * step // pane_us, (high * step + size) // pane_us)
+        for at in range(0, len(rids), MERGE_ROWS_MAX):
+            words = slots.gather(rids[at : at + MERGE_ROWS_MAX], 0, slots.record_words)
+            blob = extract_long(self.pool.at, slots.heap.at, words, slots.var_at)
+            point_to(words, slots.var_at, blob)
+            first, last = self._windows_of(words[:, 1], watermark)
+            row, window = _spread(np.maximum(first, low), np.minimum(last, high))
+            words = words[row]
+            words[:, 1] = window
+            keys = make_keys(words[:, 1 : 1 + kw], words[:, 0] & _LOW4, self.state.kinds, blob)
+            to, _ = scratch.upsert(keys, self.program.identity)
+            self.program.merge(
+                to + 8 * (1 + kw),
+                np.ascontiguousarray(words[:, 1 + kw :]),
+                scratch.pool.at,
+                scratch.slots.heap.at,
+            )
+        merged = scratch.slots.gather(scratch.slots.rids(), 0, scratch.slots.record_words)
+        batch = self._results(merged, merged[:, 1] * step, scratch.pool.at, scratch.slots.heap.at)
+        scratch.clear()
+        return batch
+
+    def _scratch_map(self) -> HashMap:
+        """Where sliding windows are put together. Not part of the state, and empty between watermarks."""
+        if self._scratch is None:
+            pool = PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
+            self._scratch = HashMap(pool, 0, MapLayout(self.state.kinds, self.program.words, self.program.vars))
+        return self._scratch
+
+    def _results(self, words: NDArray[np.int64], starts: NDArray[np.int64], pool: int, heap: int) -> pa.RecordBatch:
+        """Finished rows of records, in order."""
+        key_arrays = []
+        at = 2
+        for i, column in enumerate(self.keys):
+            null = (words[:, 0] >> i) & 1 != 0
+            key_arrays.append(decode(words[:, at : at + column.words], null, column, pool, heap))
+            at += column.words
+        results, overflows = self.program.finish(words[:, at:], pool, heap)
+        if overflows and self.overflow == "error":
+            name, (where, type_) = overflows[0]
+            row = int(where.argmax())
+            key = ", ".join(f"{c.name}={a[row].as_py()!r}" for c, a in zip(self.keys, key_arrays, strict=True))
+            raise OverflowInWindowError(
+                f"{self.name}: {name} does not fit {type_}",
+                detail=f"Window starting at {int(starts[row])} us, {key or 'no key'}; {int(where.sum())} such results.",
+                hint="Cast the column to decimal(38) in the stage, or set overflow='wrap' to wrap around.",
+            )
+        order = order_of([starts], self.keys, key_arrays)
+        arrays = [
+            pa.array(starts, pa.int64()).view(TIME),
+            pa.array(starts + self.window.size_us, pa.int64()).view(TIME),
+            *key_arrays,
+            *results,
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
+        return batch.take(pa.array(order))
+
+    def _drop(self, watermark: int) -> None:
+        """Forget panes whose last window has closed."""
+        size, step, pane_us = self.window.size_us, self.window.step_us, self.window.pane_us
+        # the last window of pane p starts at floor(p * pane / step) * step
+        open_start = _first_open(watermark, size, step) * step
+        bound = open_start // pane_us
+        if bound > self._dropped_below:
+            self.state.drop_below(bound)
+            self._dropped_below = bound
+            if self.footprints is not None:
+                self.footprints.closed(bound)
+
+    # -- high availability --------------------------------------------------------------------------------------
+
+    def changes(self) -> tuple[int, int]:
+        return self.state.map.slots.count_changed()
+
+    def keep_footprints(self) -> Footprints:
+        """Start to keep track of windows for continuous checkpoints."""
+        self.footprints = Footprints(self.state)
+        return self.footprints
+
+    def _take_parts(self, whole: bool) -> list[Part]:
+        return [take_part(self.state.map.slots, whole=whole, drop_below=self._dropped_below)]
+
+    def _put_parts(self, parts: list[Part]) -> None:
+        (part,) = parts
+        if part.drop_below > self._dropped_below:
+            self.state.drop_below(part.drop_below)
+            self._dropped_below = part.drop_below
+        incoming = Incoming(part, self.state.map.slots, self.name)
+        self.state.place(incoming.new, incoming.keys(self.state.map), self.program.identity)
+        incoming.write_values()
+
+    def _clear(self) -> None:
+        self.state.clear()
+        self._dropped_below = NEVER
+
+    def _flush(self) -> None:
+        self.state.flush()
+
+    def _set_ids(self) -> list[int]:
+        return list(range(PaneMap.SETS))
+
+    def _extra(self) -> dict[str, int]:
+        return {"dropped_below": self._dropped_below}
+
+    def _set_extra(self, extra: dict[str, int]) -> None:
+        self._dropped_below = extra["dropped_below"]
+
+
+def _first_open(watermark: int, size: int, step: int) -> int:
+    """Number of the first window that ends after the watermark."""
+    if watermark == NEVER:
+        return NEVER // step
+    return (watermark - size) // step + 1
+
+
+def _rows_per_window(
+    first: NDArray[np.int64], last: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(windows with rows, rows to merge for each), ascending."""
+    row, window = _spread(first, last)
+    windows, inverse = np.unique(window, return_inverse=True)
+    return windows, np.bincount(inverse, counts[row], len(windows)).astype(np.int64)
+
+
+def _spread(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each row once for every number in its first..last: (rows, numbers)."""
+    lengths = np.maximum(last - first + 1, 0)
+    row = np.repeat(np.arange(len(first)), lengths)
+    offset = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return row, first[row] + offset
+
+
+def _groups(windows: NDArray[np.int64], rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Runs of windows (first, last) whose rows together stay near the limit; at least one window each."""
+    groups: list[tuple[int, int]] = []
+    begin, total = 0, 0
+    for i in range(len(windows)):
+        if total and total + rows[i] > MERGE_ROWS_MAX:
+            groups.append((int(windows[begin]), int(windows[i - 1])))
+            begin, total = i, 0
+        total += int(rows[i])
+    if len(windows):
+        groups.append((int(windows[begin]), int(windows[-1])))
+    return groups
