@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
-from holdfast.operators.aggregates import Agg
+from holdfast.operators.aggregates import Agg, Overflow
 from holdfast.operators.capture import Incoming, Part, take_part
 from holdfast.operators.columns import KEY_COLUMNS_MAX, Column, check_schema, column_of, decode, order_of, pack_keys
 from holdfast.operators.footprints import Footprints
@@ -27,7 +27,7 @@ from holdfast.operators.panes import PaneMap
 from holdfast.operators.program import Program
 from holdfast.state.hashmap import HashMap, MapLayout, make_keys
 from holdfast.state.heap import extract_long, point_to
-from holdfast.state.pages import HEADER_WORDS, PagePool
+from holdfast.state.pages import PagePool
 
 TIME = pa.timestamp("us", tz="UTC")
 #: Rows that a close merges at a time: bounds the memory of closing many sliding windows at once.
@@ -171,7 +171,7 @@ class WindowAggregate(StatefulOperator):
         keys, _ = pack_keys(batch, self.keys, panes, self.state.kinds)
         to, fresh = self.state.upsert(keys, self.program.identity)
         try:
-            self._reserve(self.program.long_bytes(source))
+            self.reserve(self.program.long_bytes(source))
         except MemoryLimitError:
             self.state.undo(fresh)
             raise
@@ -180,15 +180,6 @@ class WindowAggregate(StatefulOperator):
         self.rows += batch.num_rows
         if self.footprints is not None:
             self.footprints.opened(fresh)
-
-    def _reserve(self, heap_bytes: int) -> None:
-        """Make sure that merging cannot run out of memory half-way."""
-        payload = self.config.page_bytes - 8 * HEADER_WORDS
-        pages = 0 if heap_bytes == 0 else 2 + 2 * (heap_bytes // payload)
-        if self.pool.headroom() < pages:
-            self.pool.make_room()
-            if self.pool.headroom() < pages:
-                raise self.pool.limit_error()
 
     # -- windows ------------------------------------------------------------------------------------------------
 
@@ -278,14 +269,7 @@ class WindowAggregate(StatefulOperator):
             at += column.words
         results, overflows = self.program.finish(words[:, at:], pool, heap)
         if overflows and self.overflow == "error":
-            name, (where, type_) = overflows[0]
-            row = int(where.argmax())
-            key = ", ".join(f"{c.name}={a[row].as_py()!r}" for c, a in zip(self.keys, key_arrays, strict=True))
-            raise OverflowInWindowError(
-                f"{self.name}: {name} does not fit {type_}",
-                detail=f"Window starting at {int(starts[row])} us, {key or 'no key'}; {int(where.sum())} such results.",
-                hint="Cast the column to decimal(38) in the stage, or set overflow='wrap' to wrap around.",
-            )
+            raise overflow_error(self.name, overflows[0], starts, self.keys, key_arrays)
         order = order_of([starts], self.keys, key_arrays)
         arrays = [
             pa.array(starts, pa.int64()).view(TIME),
@@ -345,6 +329,24 @@ class WindowAggregate(StatefulOperator):
 
     def _set_extra(self, extra: dict[str, int]) -> None:
         self._dropped_below = extra["dropped_below"]
+
+
+def overflow_error(
+    operator: str,
+    overflow: tuple[str, Overflow],
+    starts: NDArray[np.int64],
+    keys: list[Column],
+    arrays: list[pa.Array],
+) -> OverflowInWindowError:
+    """Says which aggregate, which window and which key."""
+    name, (where, type_) = overflow
+    row = int(where.argmax())
+    key = ", ".join(f"{c.name}={a[row].as_py()!r}" for c, a in zip(keys, arrays, strict=True))
+    return OverflowInWindowError(
+        f"{operator}: {name} does not fit {type_}",
+        detail=f"Window starting at {int(starts[row])}, {key or 'no key'}; {int(where.sum())} such results.",
+        hint="Cast the column to decimal(38) in the stage, or set overflow='wrap' to wrap around.",
+    )
 
 
 def _first_open(watermark: int, size: int, step: int) -> int:

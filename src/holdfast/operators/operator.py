@@ -22,7 +22,7 @@ from holdfast.errors import ConfigError, InputError, MemoryLimitError
 from holdfast.operators.capture import Capture, Part
 from holdfast.operators.costs import LinearCost
 from holdfast.state.checkpoint import Checkpoint, restore
-from holdfast.state.pages import PagePool, Snapshot
+from holdfast.state.pages import HEADER_WORDS, PagePool, Snapshot
 
 #: Watermark before anything is known, and after everything has been seen.
 NEVER = -(2**63)
@@ -176,6 +176,15 @@ class StatefulOperator(ABC):
         self._open_maps()
         self.rows, self.watermark, self.captured = meta.rows, meta.watermark, -1
         self._set_extra(meta.extra)
+
+    def reserve(self, heap_bytes: int) -> None:
+        """Make sure that so many bytes of long values fit, so that nothing runs out of memory half-way."""
+        payload = self.config.page_bytes - 8 * HEADER_WORDS
+        pages = 0 if heap_bytes == 0 else 2 + 2 * (heap_bytes // payload)
+        if self.pool.headroom() < pages:
+            self.pool.make_room()
+            if self.pool.headroom() < pages:
+                raise self.pool.limit_error()
 
     # -- figures ------------------------------------------------------------------------------------------------
 

@@ -256,16 +256,15 @@ def heap_free(pool, heap, place, n):
 
 @njit(cache=True)
 def value_copy_out(pool, heap, word0, word1, out):
-    """Bytes of a value in the state, short or long, to an address; how many."""
+    """Bytes of a value, short or long, to an address; how many. `heap` is 0 for a value of a batch."""
     n = value_length(word0)
-    if is_long(word0):
-        for k in range((n + 7) >> 3):
-            w = heap_word(pool, heap, word1, k)
-            for b in range(min(8, n - 8 * k)):
+    for k in range((n + 7) >> 3):
+        w = value_word(pool, heap, word0, word1, k)
+        if n - 8 * k >= 8:
+            store(out + 8 * k, 0, w)
+        else:
+            for b in range(n - 8 * k):
                 store_byte(out, 8 * k + b, (w >> (8 * b)) & 0xFF)
-    else:
-        for b in range(n):
-            store_byte(out, b, (word0 >> (8 * (b + 1)) if b < 7 else word1 >> (8 * (b - 7))) & 0xFF)
     return n
 
 

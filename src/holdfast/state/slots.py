@@ -426,9 +426,16 @@ class SlotStore:
 
     def is_live(self, rids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these numbers belong to a record now."""
+        return self._test(self._bits[0], rids)
+
+    def is_fresh(self, rids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these records no capture has seen yet."""
+        return self._test(self._bits[1], rids)
+
+    def _test(self, bits: NDArray[np.int64], rids: NDArray[np.int64]) -> NDArray[np.bool_]:
         slot_bits = int(self.block[SLOT_BITS])
         slot = rids & ((1 << slot_bits) - 1)
-        words = self._bits[0][(rids >> slot_bits) * self.block[BITMAP_WORDS] + (slot >> 6)]
+        words = bits[(rids >> slot_bits) * self.block[BITMAP_WORDS] + (slot >> 6)]
         return (words >> (slot & 63)) & 1 != 0
 
     def gather(self, rids: NDArray[np.int64], offset: int, count: int) -> NDArray[np.int64]:

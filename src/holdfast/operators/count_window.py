@@ -1,0 +1,228 @@
+"""Aggregates over windows of a number of rows, per key: every `step` rows, the last `size` rows of that key.
+
+The rows of a key are numbered as they come; panes are runs of `gcd(size, step)` of them, so that a row is touched once
+however many windows overlap. A window closes with its last row, whatever the watermark says, and results come out in
+the order of those rows. Only whole windows are reported; a key that stops in the middle of one keeps its panes.
+
+State: one map counts the rows of each key, another holds the panes by (pane, key). Output columns: window_start and
+window_end (numbers of the first row and one past the last, per key), the keys, the aggregates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError, MemoryLimitError
+from holdfast.operators.aggregate import overflow_error
+from holdfast.operators.aggregates import Agg
+from holdfast.operators.capture import Incoming, Part, rids_from, take_part
+from holdfast.operators.columns import KEY_COLUMNS_MAX, check_schema, column_of, decode, pack_keys
+from holdfast.operators.operator import NEVER, StateConfig, StatefulOperator, numbers
+from holdfast.operators.program import Program
+from holdfast.state.hashmap import PLAIN, HashMap, Keys, MapLayout, make_keys
+from holdfast.state.heap import extract_long, point_to
+from holdfast.state.intrinsics import address, load, store
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """Windows of `size` rows of a key, one every `step` rows."""
+
+    size: int
+    step: int
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or not 0 < self.step <= self.size:
+            raise ConfigError(
+                "count window cannot be used",
+                detail=f"size is {self.size} rows, step is {self.step}.",
+                hint="Both must be positive, and the step no longer than the window.",
+            )
+
+    @property
+    def pane(self) -> int:
+        return math.gcd(self.size, self.step)
+
+
+@njit(cache=True, nogil=True)
+def _number_rows(to, offset, out):
+    """Count each row at its key; its number there."""
+    for i in range(len(to)):
+        out[i] = load(to[i], offset)
+        store(to[i], offset, out[i] + 1)
+
+
+@njit(cache=True, nogil=True)
+def _uncount(to, offset):
+    for i in range(len(to)):
+        store(to[i], offset, load(to[i], offset) - 1)
+
+
+class CountWindowAggregate(StatefulOperator):
+    """Aggregates over the last rows of each key. See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        window: CountWindow,
+        by: list[str],
+        aggs: dict[str, Agg],
+        overflow: str = "error",
+        config: StateConfig | None = None,
+    ) -> None:
+        if len(by) > KEY_COLUMNS_MAX:
+            raise ConfigError(f"{name}: too many key columns", detail=f"{len(by)}; the limit is {KEY_COLUMNS_MAX}.")
+        self.window = window
+        self.keys = [column_of(schema, k, name) for k in by]
+        self.program = Program(aggs, schema, name)
+        self.overflow = overflow
+        layout = f"{window}|{self.keys}|{self.program.aggs}|{[str(f.result) for f in self.program.functions]}"
+        super().__init__(name, config or StateConfig(), layout, ("new", "updated"))
+        self._key_kinds = tuple(k for column in self.keys for k in column.kinds)
+        self._pane_kinds = (PLAIN, *self._key_kinds)
+        self._inputs = [*self.keys, *(column_of(schema, c, name) for c in self.program.inputs)]
+        #: Panes that have gone since the last capture, if that capture had them.
+        self._removed: list[NDArray[np.int64]] = []
+        self._open_maps()
+
+    def _open_maps(self) -> None:
+        self.counts = HashMap(self.pool, 0, MapLayout(self._key_kinds, 1))
+        self.panes = HashMap(
+            self.pool, HashMap.SETS, MapLayout(self._pane_kinds, self.program.words, self.program.vars)
+        )
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        fields = [pa.field("window_start", pa.int64()), pa.field("window_end", pa.int64())]
+        fields += [pa.field(c.name, c.type) for c in (*self.keys, *self.program.results())]
+        return pa.schema(fields)
+
+    def process(self, batch: pa.RecordBatch) -> pa.Table:
+        """Take rows in; results of the windows that they complete, in the order of the rows. All or nothing."""
+        check_schema(batch, self._inputs, self.name)
+        self.pool.reclaim()
+        source = self.program.lift(batch, numbers(self.rows, batch.num_rows))
+        keys, _ = pack_keys(batch, self.keys, None, self._key_kinds)
+        counters, fresh_keys = self.counts.upsert(keys, np.zeros(1, np.int64))
+        number = np.empty(batch.num_rows, np.int64)
+        _number_rows(counters, 1 + len(self._key_kinds), number)
+        pane_keys = self._pane_keys(keys, number // self.window.pane)
+        fresh = np.zeros(0, np.int64)
+        try:
+            to, fresh = self.panes.upsert(pane_keys, self.program.identity)
+            self.reserve(self.program.long_bytes(source))
+        except MemoryLimitError:
+            self.panes.remove(fresh)
+            _uncount(counters, 1 + len(self._key_kinds))
+            self.counts.remove(fresh_keys)
+            raise
+        self.program.merge(to + 8 * (1 + len(self._pane_kinds)), source, self.pool.at, self.panes.slots.heap.at)
+        self.rows += batch.num_rows
+        return self._complete(keys, number)
+
+    def _pane_keys(self, keys: Keys, panes: NDArray[np.int64]) -> Keys:
+        words = np.empty((len(keys), len(self._pane_kinds)), np.int64)
+        words[:, 0] = panes
+        words[:, 1:] = keys.words
+        return make_keys(words, keys.nulls, self._pane_kinds, keys.owner)
+
+    def _complete(self, keys: Keys, number: NDArray[np.int64]) -> pa.Table:
+        """Results of windows whose last row has just come, and their oldest panes dropped."""
+        size, step, pane = self.window.size, self.window.step, self.window.pane
+        beyond = number + 1 - size
+        rows = np.flatnonzero((beyond >= 0) & (beyond % step == 0))
+        if not len(rows):
+            return self.output_schema.empty_table()
+        starts = beyond[rows]
+        values = np.tile(self.program.identity, (len(rows), 1))
+        heap = self._merge_panes(self._some(keys, rows), starts // pane, size // pane, values)
+        result = self._results(self._some(keys, rows), starts, values, heap)
+        for k in range(step // pane):  # panes that no later window needs
+            self._forget(self._pane_keys(self._some(keys, rows), starts // pane + k))
+        return result
+
+    def _some(self, keys: Keys, rows: NDArray[np.int64]) -> Keys:
+        return make_keys(keys.words[rows], keys.nulls[rows], self._key_kinds, keys.owner)
+
+    def _merge_panes(self, keys: Keys, first: NDArray[np.int64], panes: int, values: NDArray[np.int64]) -> HashMap:
+        """Merge each window's panes into its row of `values`. Long values go to a scratch map, which is returned."""
+        scratch = HashMap(
+            type(self.pool)(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes),
+            0,
+            MapLayout(self._pane_kinds, self.program.words, self.program.vars),
+        )
+        to = address(values) + 8 * self.program.words * np.arange(len(values))
+        slots = self.panes.slots
+        value_vars = np.array(self.program.vars, np.int64)
+        for k in range(panes):
+            rids = self.panes.find(self._pane_keys(keys, first + k))
+            words = slots.gather(rids, 1 + len(self._pane_kinds), self.program.words)
+            blob = extract_long(self.pool.at, slots.heap.at, words, value_vars)
+            point_to(words, value_vars, blob)
+            self.program.merge(to, words, scratch.pool.at, scratch.slots.heap.at)
+        return scratch
+
+    def _results(self, keys: Keys, starts: NDArray[np.int64], values: NDArray[np.int64], heap: HashMap) -> pa.Table:
+        key_arrays = []
+        at = 0
+        for i, column in enumerate(self.keys):
+            null = (keys.nulls >> i) & 1 != 0
+            key_arrays.append(decode(np.ascontiguousarray(keys.words[:, at : at + column.words]), null, column))
+            at += column.words
+        results, overflows = self.program.finish(values, heap.pool.at, heap.slots.heap.at)
+        if overflows and self.overflow == "error":
+            raise overflow_error(self.name, overflows[0], starts, self.keys, key_arrays)
+        ends = pa.array(starts + self.window.size)
+        return pa.Table.from_arrays([pa.array(starts), ends, *key_arrays, *results], schema=self.output_schema)
+
+    def _forget(self, keys: Keys) -> None:
+        rids = self.panes.find(keys)
+        self._removed.append(rids[~self.panes.slots.is_fresh(rids)])
+        self.panes.remove(rids)
+
+    def on_watermark(self, watermark: int) -> pa.Table:
+        """Count windows do not close by time."""
+        self.watermark = max(self.watermark, watermark)
+        return self.output_schema.empty_table()
+
+    # -- high availability --------------------------------------------------------------------------------------
+
+    def changes(self) -> tuple[int, int]:
+        a, b = self.counts.slots.count_changed(), self.panes.slots.count_changed()
+        return a[0] + b[0], a[1] + b[1]
+
+    def _take_parts(self, whole: bool) -> list[Part]:
+        removed = np.concatenate(self._removed) if self._removed and not whole else np.zeros(0, np.int64)
+        self._removed.clear()
+        return [
+            take_part(self.counts.slots, whole=whole, drop_below=NEVER),
+            take_part(self.panes.slots, whole=whole, drop_below=NEVER, removed=removed),
+        ]
+
+    def _put_parts(self, parts: list[Part]) -> None:
+        for part, map_ in zip(parts, (self.counts, self.panes), strict=True):
+            map_.remove(rids_from(part.removed))
+            incoming = Incoming(part, map_.slots, self.name)
+            identity = np.zeros(map_.layout.value_words, np.int64)
+            map_.place(incoming.new, incoming.keys(map_), identity)
+            incoming.write_values()
+
+    def _clear(self) -> None:
+        self.counts.clear()
+        self.panes.clear()
+        self._removed.clear()
+
+    def _flush(self) -> None:
+        self.counts.flush()
+        self.panes.flush()
+
+    def _set_ids(self) -> list[int]:
+        return list(range(2 * HashMap.SETS))
