@@ -1,0 +1,31 @@
+"""Stateful operators: windowed aggregates, windowed joins and union, over Arrow batches.
+
+    aggregate.py     time windows                count_window.py  windows of rows
+    join.py          two streams                 union.py         many streams into one
+    aggregates.py    count, sum, min, …          capture.py       what a backup is sent
+    operator.py      what all of them can do for high availability
+"""
+
+from holdfast.kernelcache import versioned
+
+with versioned():
+    from holdfast.operators.aggregate import Window, WindowAggregate
+    from holdfast.operators.aggregates import Agg, MergeableAggregate, register
+    from holdfast.operators.capture import Capture
+    from holdfast.operators.count_window import CountWindow, CountWindowAggregate
+    from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator
+
+__all__ = [
+    "FOREVER",
+    "NEVER",
+    "Agg",
+    "Capture",
+    "CountWindow",
+    "CountWindowAggregate",
+    "MergeableAggregate",
+    "StateConfig",
+    "StatefulOperator",
+    "Window",
+    "WindowAggregate",
+    "register",
+]

@@ -1,0 +1,36 @@
+"""State on pages: a pool with copy-on-write snapshots, and the data structures that live in it.
+
+    pages.py       the pool, page sets, snapshots          sguard §4.1, §4.4
+    checkpoint.py  snapshots as bytes, and back
+    heap.py        variable-length values
+    slots.py       fixed-size records with stable numbers
+    hashmap.py     unordered map                           ordered.py   ordered map
+
+Read `pages.py` first, then `slots.py` and `hashmap.py`.
+"""
+
+from holdfast.kernelcache import versioned
+
+with versioned():
+    from holdfast.state.checkpoint import Checkpoint, restore, stream, write
+    from holdfast.state.hashmap import HashMap, Keys, MapLayout, make_keys
+    from holdfast.state.ordered import OrderedMap
+    from holdfast.state.pages import PagePool, PageSet, PoolStats, Snapshot
+    from holdfast.state.slots import SlotStore
+
+__all__ = [
+    "Checkpoint",
+    "HashMap",
+    "Keys",
+    "MapLayout",
+    "OrderedMap",
+    "PagePool",
+    "PageSet",
+    "PoolStats",
+    "SlotStore",
+    "Snapshot",
+    "make_keys",
+    "restore",
+    "stream",
+    "write",
+]
