@@ -1,9 +1,9 @@
 """Stateful operators: windowed aggregates, windowed joins and union, over Arrow batches.
 
-    aggregate.py     time windows                count_window.py  windows of rows
-    join.py          two streams                 union.py         many streams into one
-    aggregates.py    count, sum, min, …          capture.py       what a backup is sent
-    operator.py      what all of them can do for high availability
+aggregate.py     time windows                count_window.py  windows of rows
+join.py          two streams                 union.py         many streams into one
+aggregates.py    count, sum, min, …          capture.py       what a backup is sent
+operator.py      what all of them can do for high availability
 """
 
 from holdfast.kernelcache import versioned
@@ -13,19 +13,28 @@ with versioned():
     from holdfast.operators.aggregates import Agg, MergeableAggregate, register
     from holdfast.operators.capture import Capture
     from holdfast.operators.count_window import CountWindow, CountWindowAggregate
+    from holdfast.operators.join import LEFT, RIGHT, Join, SameWindow, Within
     from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator
+    from holdfast.operators.union import Union, Watermarks
 
 __all__ = [
     "FOREVER",
+    "LEFT",
     "NEVER",
+    "RIGHT",
     "Agg",
     "Capture",
     "CountWindow",
     "CountWindowAggregate",
+    "Join",
     "MergeableAggregate",
+    "SameWindow",
     "StateConfig",
     "StatefulOperator",
+    "Union",
+    "Watermarks",
     "Window",
     "WindowAggregate",
+    "Within",
     "register",
 ]

@@ -65,6 +65,8 @@ class Capture(msgspec.Struct, frozen=True):
     rows: int
     watermark: int
     parts: list[Part]
+    #: Further numbers of the operator (bounds, watermarks of single inputs).
+    extra: dict[str, int] = {}
 
     @property
     def whole(self) -> bool:

@@ -108,7 +108,7 @@ class StatefulOperator(ABC):
         parts = self._take_parts(whole)
         base = -1 if whole else self.captured
         self.captured += 1
-        message = Capture(self.name, base, self.captured, self.rows, self.watermark, parts)
+        message = Capture(self.name, base, self.captured, self.rows, self.watermark, parts, self._extra())
         if started is not None:
             if whole:
                 amounts = (message.n_new, 0)
@@ -137,6 +137,7 @@ class StatefulOperator(ABC):
         self.captured = capture.number
         self.rows = capture.rows
         self.watermark = capture.watermark
+        self._set_extra(capture.extra)
         if started is not None:
             self.paste_cost.observe(
                 (self.config.clock() - started) / 1e9,  # type: ignore[misc]

@@ -181,7 +181,7 @@ def _make_entry(pool, o, leaf, count, i, key):
         fresh[j] = load(key, j)
         if load_byte(load(o, KINDS), j) == VAR0:
             place = own_value(pool, load(o, HEAP), load(key, j), load(key, j + 1))
-            if place == -2:
+            if is_long(fresh[j]) and place < 0:
                 _free_values(pool, o, fresh.ctypes.data, j)
                 if count == 0 and load(o, LEAF_COUNT) > 0:
                     _close_empty(pool, o)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError
 from holdfast.state.heap import KIND_HEAP, Heap, heap_count, heap_free, is_long, long_length
-from holdfast.state.intrinsics import address, count_ones, load, store, trailing_zeros
+from holdfast.state.intrinsics import address, count_ones, load, store, trailing_zeros, zero_words
 from holdfast.state.pages import (
     HEADER_WORDS,
     HOLE,
@@ -321,6 +321,22 @@ def gather_words(pool, s, rids, offset, count, out):
             out[i, w] = load(at, offset + w)
 
 
+@njit(cache=True, nogil=True)
+def place_many(pool, s, rids):
+    """Take these very slots, with zeroed records. How many; fewer than all at the memory limit."""
+    for i in range(len(rids)):
+        if slot_place(pool, s, rids[i]) < 0:
+            return i
+        zero_words(record_address(pool, s, rids[i]), load(s, RW))
+    return len(rids)
+
+
+@njit(cache=True, nogil=True)
+def free_many(pool, s, rids):
+    for i in range(len(rids)):
+        slot_free(pool, s, rids[i])
+
+
 @njit(cache=True)
 def _attach_page(pool, s, lp):
     """Rebuild what is beside one page from what is on it."""
@@ -444,6 +460,19 @@ class SlotStore:
         out = np.empty((len(rids), count), np.int64)
         gather_words(self.pool.at, self.at, rids, offset, count, out)
         return out
+
+    def place(self, rids: NDArray[np.int64]) -> None:
+        """Make empty records at these very numbers."""
+        done = place_many(self.pool.at, self.at, rids)
+        if done < len(rids):
+            self.pool.make_room()
+            if place_many(self.pool.at, self.at, rids[done:]) < len(rids) - done:
+                raise self.pool.limit_error()
+
+    def free(self, rids: NDArray[np.int64]) -> None:
+        """Forget these records."""
+        self.pages.load_all()
+        free_many(self.pool.at, self.at, rids)
 
     def changed(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(new, updated) since the last call, and forget them: what a capture takes."""

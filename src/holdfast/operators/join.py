@@ -1,0 +1,530 @@
+"""Windowed equi-join of two streams, inner or left outer, with an extra predicate on both rows.
+
+Rows of either side wait in the state for partners. Two rows match when their keys are equal (as in SQL, null matches
+nothing), when their times fit — either the right row's time lies between `after_us` and `before_us` of the left one's
+(`Within`), or both fall into the same tumbling window (`SameWindow`) — and when the predicate holds.
+
+Time is cut into buckets as long as the join interval; a key map finds the rows of (bucket, key) as a list, so a row
+looks into two buckets, and expiry drops whole buckets once no future row can match anything in them. A left row that
+found no partner comes out, with nulls on the right, when its bucket expires.
+
+Order of the output: by the row that completes the pair, then by the partner, newest first; unmatched rows by (time,
+arrival). Output columns: those of the left side, then those of the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError, InputError
+from holdfast.operators.capture import Capture, Incoming, Part, take_part
+from holdfast.operators.columns import Column, check_schema, column_of, decode, encode, pack_keys, valid_of
+from holdfast.operators.operator import NEVER, StateConfig, StatefulOperator, numbers
+from holdfast.operators.panes import PaneMap, next_rid
+from holdfast.operators.union import Watermarks
+from holdfast.state.hashmap import VAR0, Keys, make_keys
+from holdfast.state.heap import is_long, own_value
+from holdfast.state.intrinsics import load, store
+from holdfast.state.slots import HEAP, SlotStore, mark_touched, record_address, record_writable, slot_alloc, slot_free
+
+LEFT, RIGHT = 0, 1
+#: Words of a stored row, after the list word: null bits (and whether it has matched), time, number; then the columns.
+_NULLS, _TIME, _NUMBER, _COLUMNS = 1, 2, 3, 4
+_MATCHED_BIT = 62
+_MATCHED = 1 << _MATCHED_BIT
+COLUMNS_MAX = 62
+#: Value words of a key's record: first row of its list (rid + 1), and how many there are.
+_HEAD, _ROWS = 0, 1
+
+Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
+
+
+@dataclass(frozen=True)
+class Within:
+    """left.time + after_us <= right.time <= left.time + before_us."""
+
+    after_us: int
+    before_us: int
+
+    def __post_init__(self) -> None:
+        if self.after_us > self.before_us:
+            raise ConfigError(
+                "join interval is empty",
+                detail=f"It goes from {self.after_us} us to {self.before_us} us.",
+                hint="Within(0, 10_000_000): the right row comes up to 10 s after the left one.",
+            )
+
+    @property
+    def bucket_us(self) -> int:
+        return max(1, self.before_us - self.after_us)
+
+
+@dataclass(frozen=True)
+class SameWindow:
+    """Both times in the same tumbling window."""
+
+    size_us: int
+
+    def __post_init__(self) -> None:
+        if self.size_us <= 0:
+            raise ConfigError("join window must be positive", detail=f"It is {self.size_us} us.")
+
+    @property
+    def bucket_us(self) -> int:
+        return self.size_us
+
+
+@njit(cache=True, nogil=True)
+def _store_rows(pool, s, to, matrix, var_columns, start):
+    """Put rows at the head of their keys' lists. How many are in; fewer than all at the memory limit."""
+    heap = load(s, HEAP)
+    for i in range(start, len(matrix)):
+        rid = slot_alloc(pool, s)
+        if rid < 0:
+            return i
+        at = record_address(pool, s, rid)
+        for w in range(matrix.shape[1]):
+            store(at, 1 + w, matrix[i, w])
+        for v in var_columns:
+            place = own_value(pool, heap, matrix[i, v], matrix[i, v + 1])
+            if is_long(matrix[i, v]) and place < 0:
+                for u in var_columns:
+                    if u >= v:
+                        store(at, 1 + u, 0)  # the heap has nothing of these
+                slot_free(pool, s, rid)
+                return i
+            store(at, 2 + v, place)
+        store(at, 0, load(to[i], _HEAD) << 32)
+        store(to[i], _HEAD, rid + 1)
+        store(to[i], _ROWS, load(to[i], _ROWS) + 1)
+    return len(matrix)
+
+
+@njit(cache=True, nogil=True)
+def _unstore_rows(pool, s, to, count):
+    """Undo `_store_rows` for the first `count` rows, the last one first."""
+    for i in range(count - 1, -1, -1):
+        rid = load(to[i], _HEAD) - 1
+        store(to[i], _HEAD, next_rid(load(record_address(pool, s, rid), 0)))
+        store(to[i], _ROWS, load(to[i], _ROWS) - 1)
+        slot_free(pool, s, rid)
+
+
+@njit(cache=True, nogil=True)
+def _relink(pool, s, to, rids):
+    """Put rows that are in their slots already at the head of their keys' lists."""
+    for i in range(len(rids)):
+        at = record_address(pool, s, rids[i])  # its page was written just before
+        store(at, 0, load(to[i], _HEAD) << 32)
+        store(to[i], _HEAD, rids[i] + 1)
+        store(to[i], _ROWS, load(to[i], _ROWS) + 1)
+
+
+@njit(cache=True, nogil=True)
+def _pairs(pool, key_slots, s, found, value_at, times, low, high, check_time, rows, partners):
+    """Pairs of (input row, stored row) in the given buckets; counts only if `rows` is empty."""
+    k = 0
+    fill = len(rows) > 0
+    for i in range(found.shape[1]):
+        for d in range(found.shape[0]):
+            if found[d, i] < 0:
+                continue
+            at = load(record_address(pool, key_slots, found[d, i]), value_at + _HEAD)
+            while at > 0:
+                record = record_address(pool, s, at - 1)
+                distance = load(record, _TIME) - times[i]
+                if not check_time or (low <= distance <= high):
+                    if fill:
+                        rows[k] = i
+                        partners[k] = at - 1
+                    k += 1
+                at = next_rid(load(record, 0))
+    return k
+
+
+@njit(cache=True, nogil=True)
+def _make_writable(pool, s, rids):
+    """So that marking them cannot fail. 0, or -2 when a page cannot be cloned."""
+    for i in range(len(rids)):
+        if record_writable(pool, s, rids[i]) < 0:
+            return -2
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _mark_matched(pool, s, rids):
+    for i in range(len(rids)):
+        at = record_address(pool, s, rids[i])
+        if not load(at, _NULLS) & _MATCHED:
+            store(at, _NULLS, load(at, _NULLS) | _MATCHED)
+            mark_touched(s, rids[i])
+
+
+@njit(cache=True, nogil=True)
+def _walk_rows(pool, s, heads, out):
+    k = 0
+    for i in range(len(heads)):
+        at = heads[i]
+        while at > 0:
+            out[k] = at - 1
+            k += 1
+            at = next_rid(load(record_address(pool, s, at - 1), 0))
+    return k
+
+
+class _Side:
+    """The waiting rows of one stream."""
+
+    SETS = PaneMap.SETS + 2
+
+    def __init__(self, schema: pa.Schema, event_time: str, on: list[str], operator: str) -> None:
+        self.schema = schema
+        self.columns = [column_of(schema, name, operator) for name in schema.names]
+        if len(self.columns) > COLUMNS_MAX:
+            raise ConfigError(
+                f"{operator}: too many columns", detail=f"{len(self.columns)}; a join holds {COLUMNS_MAX} a side."
+            )
+        self.time = column_of(schema, event_time, operator)
+        if not pa.types.is_timestamp(self.time.type):
+            raise ConfigError(f"{operator}: event time {event_time!r} is no timestamp", detail=f"{self.time.type}.")
+        self.keys = [column_of(schema, name, operator) for name in on]
+        self.key_kinds = tuple(k for c in self.keys for k in c.kinds)
+        self.places: list[int] = []
+        at = _COLUMNS
+        for column in self.columns:
+            self.places.append(at)
+            at += column.words
+        self.words = at - 1
+        self.var_at = [p for p, c in zip(self.places, self.columns, strict=True) if c.kinds[0] == VAR0]
+        #: All buckets below this have been dropped.
+        self.dropped_below = NEVER
+
+    def open(self, op: Join, ids: int) -> None:
+        self.map = PaneMap(op.pool, ids, self.key_kinds, 2)
+        self.rows = SlotStore(op.pool, ids + PaneMap.SETS, key_words=0, value_words=self.words, var_at=self.var_at)
+
+    def matrix(self, batch: pa.RecordBatch, first: int, matched: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Rows as words, without the list word."""
+        out = np.zeros((batch.num_rows, self.words), np.int64)
+        out[:, _NULLS - 1] = matched.astype(np.int64) << _MATCHED_BIT
+        out[:, _TIME - 1] = batch.column(self.time.name).view(pa.int64()).to_numpy(zero_copy_only=False)
+        out[:, _NUMBER - 1] = numbers(first, batch.num_rows)
+        for i, (column, at) in enumerate(zip(self.columns, self.places, strict=True)):
+            array = batch.column(column.name)
+            out[:, at - 1 : at - 1 + column.words] = encode(array, column)
+            if array.null_count:
+                out[:, _NULLS - 1] |= (~valid_of(array)).astype(np.int64) << i
+        return out
+
+    def decode(
+        self, words: NDArray[np.int64], pool: int, heap: int, only: list[Column] | None = None
+    ) -> list[pa.Array]:
+        """Columns of gathered rows (with the list word)."""
+        out = []
+        for i, (column, at) in enumerate(zip(self.columns, self.places, strict=True)):
+            if only is None or column in only:
+                null = (words[:, _NULLS] >> i) & 1 != 0
+                out.append(decode(words[:, at : at + column.words], null, column, pool, heap))
+        return out
+
+
+class Join(StatefulOperator):
+    """Windowed equi-join. See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        left: pa.Schema,
+        right: pa.Schema,
+        *,
+        times: tuple[str, str],
+        on: list[tuple[str, str]],
+        window: Within | SameWindow,
+        how: str = "inner",
+        predicate: Predicate | None = None,
+        config: StateConfig | None = None,
+    ) -> None:
+        if how not in ("inner", "left_outer"):
+            raise ConfigError(f"{name}: how must be 'inner' or 'left_outer'", detail=f"It is {how!r}.")
+        if not on:
+            raise ConfigError(f"{name}: no key is given", hint='For example on=[("src", "client")].')
+        self.window = window
+        self.outer = how == "left_outer"
+        self.predicate = predicate
+        self.sides = (
+            _Side(left, times[LEFT], [a for a, _ in on], name),
+            _Side(right, times[RIGHT], [b for _, b in on], name),
+        )
+        for a, b in zip(self.sides[LEFT].keys, self.sides[RIGHT].keys, strict=True):
+            if a.type != b.type:
+                raise ConfigError(
+                    f"{name}: keys {a.name!r} and {b.name!r} have different types",
+                    detail=f"{a.type} and {b.type}.",
+                    hint="Cast one of them in the stage.",
+                )
+        clash = sorted(set(left.names) & set(right.names))
+        if clash:
+            raise ConfigError(
+                f"{name}: both sides have a column named {clash[0]!r}", hint="Rename it in a stage before the join."
+            )
+        super().__init__(name, config or StateConfig(), f"{window}|{how}|{on}|{left}|{right}", ("left", "right"))
+        self.watermarks = Watermarks(2)
+        self._open_maps()
+
+    def _open_maps(self) -> None:
+        for i, side in enumerate(self.sides):
+            side.open(self, i * _Side.SETS)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        left, right = (s.schema for s in self.sides)
+        nullable = [pa.field(f.name, f.type) for f in right]
+        return pa.schema([*(pa.field(f.name, f.type) for f in left), *nullable])
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def process(self, which: int, batch: pa.RecordBatch) -> pa.Table:
+        """Take rows of one side in; the pairs that they complete. All of the batch, or on an error none."""
+        side, other = self.sides[which], self.sides[1 - which]
+        check_schema(batch, side.columns, self.name)
+        self.pool.reclaim()
+        outputs: list[pa.RecordBatch] = []
+        batch, alone = self._split_unmatchable(which, batch)
+        if self.outer and which == LEFT and alone.num_rows:
+            outputs.append(self._with_nulls([alone.column(c.name) for c in side.columns]))
+        times = batch.column(side.time.name).view(pa.int64()).to_numpy(zero_copy_only=False)
+        self._refuse_late(times)
+        buckets = np.floor_divide(times, self.window.bucket_us)
+        keys, _ = pack_keys(batch, side.keys, buckets, side.map.kinds)
+        rows, partners = self._find_pairs(which, other, keys, times, buckets)
+        pairs, keep = self._joined(which, batch, rows, partners)
+        rows, partners = rows[keep], partners[keep]
+        matched = np.zeros(batch.num_rows, np.bool_)
+        if self.outer and which == LEFT:
+            matched[rows] = True
+        if self.outer and which == RIGHT:
+            self._prepare_marks(other, partners)
+        self._insert(side, keys, side.matrix(batch, self.rows, matched))
+        if self.outer and which == RIGHT:
+            _mark_matched(self.pool.at, other.rows.at, partners)
+        self.rows += batch.num_rows
+        outputs.append(pairs)
+        return pa.Table.from_batches(outputs, self.output_schema)
+
+    def _split_unmatchable(self, which: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Rows without a time are dropped (as by Spark's window); rows with a null key can match nothing."""
+        side = self.sides[which]
+        times = batch.column(side.time.name)
+        if times.null_count:
+            batch = batch.filter(times.is_valid())
+        valid = np.ones(batch.num_rows, np.bool_)
+        for key in side.keys:
+            valid &= valid_of(batch.column(key.name))
+        if valid.all():
+            return batch, batch.slice(0, 0)
+        return batch.filter(pa.array(valid)), batch.filter(pa.array(~valid))
+
+    def _refuse_late(self, times: NDArray[np.int64]) -> None:
+        late = times < self.watermark
+        if late.any():
+            raise InputError(
+                f"{self.name}: {int(late.sum())} rows are older than the watermark",
+                detail=f"Row {int(late.argmax())} is at {times[late.argmax()]} us, the watermark at {self.watermark}.",
+                hint="Lateness is decided in the stage; this batch was refused whole.",
+            )
+
+    def _find_pairs(
+        self, which: int, other: _Side, keys: Keys, times: NDArray[np.int64], buckets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Candidates: equal keys, fitting times. (rows of the batch, rids of the other side)."""
+        low, high = 0, 0
+        firsts = [buckets]
+        if isinstance(self.window, Within):
+            # distance is (stored - given): for a given left row right - left, for a right one left - right
+            low, high = self.window.after_us, self.window.before_us
+            if which == RIGHT:
+                low, high = -high, -low
+            size = self.window.bucket_us
+            first = np.floor_divide(times + low, size)
+            span = int((np.floor_divide(times + high, size) - first).max(initial=-1)) + 1
+            firsts = [first + d for d in range(span)]
+        found = np.empty((len(firsts), len(times)), np.int64)
+        for d, bucket in enumerate(firsts):
+            words = keys.words.copy()
+            words[:, 0] = bucket
+            found[d] = other.map.map.find(make_keys(words, keys.nulls, other.map.kinds, keys.owner))
+        check_time = isinstance(self.window, Within)
+        slots = other.map.map.slots
+        args = (self.pool.at, slots.at, other.rows.at, found, 1 + len(other.map.kinds), times, low, high, check_time)
+        none = np.zeros(0, np.int64)
+        count = _pairs(*args, none, none)
+        rows, partners = np.empty(count, np.int64), np.empty(count, np.int64)
+        if count:
+            _pairs(*args, rows, partners)
+        return rows, partners
+
+    def _joined(
+        self, which: int, batch: pa.RecordBatch, rows: NDArray[np.int64], partners: NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
+        """Output rows of candidate pairs for which the predicate holds, and which those are."""
+        other = self.sides[1 - which]
+        given = batch.take(pa.array(rows))
+        words = other.rows.gather(partners, 0, other.rows.record_words)
+        stored = other.decode(words, self.pool.at, other.rows.heap.at)
+        mine = [given.column(c.name) for c in self.sides[which].columns]
+        arrays = [*mine, *stored] if which == LEFT else [*stored, *mine]
+        pairs = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
+        keep = np.ones(len(rows), np.bool_)
+        if self.predicate is not None and len(rows):
+            verdict = self.predicate(pairs)
+            keep = np.asarray(verdict.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+            pairs = pairs.filter(pa.array(keep))
+        return pairs, keep
+
+    def _prepare_marks(self, side: _Side, rids: NDArray[np.int64]) -> None:
+        if _make_writable(self.pool.at, side.rows.at, rids) < 0:
+            self.pool.make_room()
+            if _make_writable(self.pool.at, side.rows.at, rids) < 0:
+                raise self.pool.limit_error()
+
+    def _insert(self, side: _Side, keys: Keys, matrix: NDArray[np.int64]) -> None:
+        to, fresh = side.map.upsert(keys, np.zeros(2, np.int64))
+        to = to + 8 * (1 + len(side.map.kinds))
+        var_columns = np.array([v - 1 for v in side.var_at], np.int64)
+        done = _store_rows(self.pool.at, side.rows.at, to, matrix, var_columns, 0)
+        if done < len(matrix):
+            self.pool.make_room()
+            done = _store_rows(self.pool.at, side.rows.at, to, matrix, var_columns, done)
+            if done < len(matrix):
+                _unstore_rows(self.pool.at, side.rows.at, to, done)
+                side.map.undo(fresh)
+                raise self.pool.limit_error()
+
+    # -- watermark ----------------------------------------------------------------------------------------------
+
+    def on_watermark(self, which: int, watermark: int) -> pa.Table:
+        """Note a side's watermark; drop what can match no more, and report left rows that never did."""
+        combined = self.watermarks.on_watermark(which, watermark)
+        out: list[pa.RecordBatch] = []
+        if combined > self.watermark:
+            self.pool.reclaim()
+            for side, bound in zip(self.sides, self._bounds(combined), strict=True):
+                expired = self._expire(side, bound)
+                if self.outer and side is self.sides[LEFT]:
+                    out += expired
+            self.watermark = combined
+        return pa.Table.from_batches(out, self.output_schema)
+
+    def _bounds(self, watermark: int) -> tuple[int, int]:
+        """Buckets below these can match no row that is still to come: (left, right)."""
+        size = self.window.bucket_us
+        if isinstance(self.window, SameWindow):
+            return watermark // size, watermark // size
+        return (watermark - self.window.before_us) // size, (watermark + self.window.after_us) // size
+
+    def _expire(self, side: _Side, bound: int) -> list[pa.RecordBatch]:
+        bound = max(NEVER, min(bound, 2**63 - 1))
+        if bound <= side.dropped_below:
+            return []
+        side.dropped_below = bound
+        rids = self._rows_below(side, bound)
+        if not len(rids):
+            return []
+        out: list[pa.RecordBatch] = []
+        if self.outer and side is self.sides[LEFT]:
+            words = side.rows.gather(rids, 0, side.rows.record_words)
+            words = words[words[:, _NULLS] & _MATCHED == 0]
+            words = words[np.lexsort([words[:, _NUMBER], words[:, _TIME]])]
+            out.append(self._with_nulls(side.decode(words, self.pool.at, side.rows.heap.at)))
+        self._drop(side, rids, bound)
+        return out
+
+    def _rows_below(self, side: _Side, bound: int) -> NDArray[np.int64]:
+        keys = side.map.rids_of(NEVER, bound)
+        values = side.map.map.slots.gather(keys, 1 + len(side.map.kinds), 2)
+        rids = np.empty(int(values[:, _ROWS].sum()), np.int64)
+        _walk_rows(self.pool.at, side.rows.at, np.ascontiguousarray(values[:, _HEAD]), rids)
+        return rids
+
+    def _drop(self, side: _Side, rids: NDArray[np.int64], bound: int) -> None:
+        side.rows.free(rids)
+        side.map.drop_below(bound)
+
+    def _with_nulls(self, left: list[pa.Array]) -> pa.RecordBatch:
+        n = len(left[0])
+        nulls = [pa.nulls(n, c.type) for c in self.sides[RIGHT].columns]
+        return pa.RecordBatch.from_arrays([*left, *nulls], schema=self.output_schema)
+
+    def __len__(self) -> int:
+        """Rows that wait."""
+        return sum(len(s.rows) for s in self.sides)
+
+    # -- high availability --------------------------------------------------------------------------------------
+
+    def changes(self) -> tuple[int, int]:
+        left, right = (sum(s.rows.count_changed()) for s in self.sides)
+        return left, right
+
+    def _paste_amounts(self, capture: Capture) -> tuple[int, int]:
+        left, right = capture.parts
+        return left.n_new + left.n_updated, right.n_new + right.n_updated
+
+    def _take_parts(self, whole: bool) -> list[Part]:
+        return [take_part(s.rows, whole=whole, drop_below=s.dropped_below) for s in self.sides]
+
+    def _put_parts(self, parts: list[Part]) -> None:
+        for side, part in zip(self.sides, parts, strict=True):
+            if part.drop_below > side.dropped_below:
+                self._drop(side, self._rows_below(side, part.drop_below), part.drop_below)
+                side.dropped_below = part.drop_below
+            incoming = Incoming(part, side.rows, self.name)
+            side.rows.place(incoming.new)
+            incoming.write_values()
+            self._link_new(side, incoming)
+
+    def _link_new(self, side: _Side, incoming: Incoming) -> None:
+        """Rebuild the lists in the order in which the primary made them."""
+        order = np.argsort(incoming.words[:, _NUMBER], kind="stable")
+        words = incoming.words[order]
+        arrays = side.decode(words, 0, 0, only=side.keys)
+        names = [c.name for c in side.columns if c in side.keys]
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        buckets = np.floor_divide(words[:, _TIME], self.window.bucket_us)
+        keys, _ = pack_keys(batch, side.keys, buckets, side.map.kinds)
+        to, _ = side.map.upsert(keys, np.zeros(2, np.int64))
+        _relink(self.pool.at, side.rows.at, to + 8 * (1 + len(side.map.kinds)), incoming.new[order])
+
+    def _clear(self) -> None:
+        for side in self.sides:
+            side.map.clear()
+            side.rows.clear()
+            side.dropped_below = NEVER
+
+    def _flush(self) -> None:
+        for side in self.sides:
+            side.map.flush()
+            side.rows.flush()
+
+    def _set_ids(self) -> list[int]:
+        return list(range(2 * _Side.SETS))
+
+    def _extra(self) -> dict[str, int]:
+        a, b = self.sides
+        x, y = self.watermarks.inputs
+        return {
+            "left_below": a.dropped_below,
+            "right_below": b.dropped_below,
+            "left_watermark": x,
+            "right_watermark": y,
+        }
+
+    def _set_extra(self, extra: dict[str, int]) -> None:
+        self.sides[LEFT].dropped_below = extra["left_below"]
+        self.sides[RIGHT].dropped_below = extra["right_below"]
+        self.watermarks.inputs = [extra["left_watermark"], extra["right_watermark"]]
