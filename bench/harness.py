@@ -1,0 +1,132 @@
+"""What every bench shares: claims, a table, JSON with the machine and the commit, a picture.
+
+A bench is a package `bench/NAME` with `DESCRIPTION` and `run(quick) -> Report`. A claim names its source (paper and
+figure, or our own goal), the goal, what was measured, and whether it holds: a bench that falls short says so. Only
+ratios within one run are claimed; the machine is shared and noisy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent
+
+
+@dataclass
+class Claim:
+    claim: str
+    source: str
+    goal: str
+    measured: str
+    holds: bool
+
+
+@dataclass
+class Report:
+    """The outcome of one bench."""
+
+    name: str
+    description: str
+    claims: list[Claim] = field(default_factory=list)
+    #: Measurements behind the claims: name -> rows.
+    data: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: Draws the picture into a Matplotlib figure; None: nothing to see.
+    plot: Callable[[Any], None] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def claim(self, claim: str, source: str, goal: str, measured: str, holds: bool) -> None:
+        self.claims.append(Claim(claim, source, goal, measured, bool(holds)))
+
+    def add(self, other: Report) -> None:
+        """Take in the claims and data of a part."""
+        self.claims += other.claims
+        self.data |= other.data
+        self.notes += other.notes
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    model = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        model = platform.processor()
+    git = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    load = os.getloadavg()[0]
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "load_before": round(load, 2),
+        "python": platform.python_version(),
+        "commit": git.stdout.strip() or "unknown",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def best_of(runs: int, body: Callable[[], float]) -> float:
+    """The least of several timings: on a noisy machine the one that was disturbed the least."""
+    return min(body() for _ in range(runs))
+
+
+def print_report(report: Report) -> None:
+    print(f"\n{report.name}: {report.description}")
+    widths = [max(len(c.claim) for c in report.claims), max(len(c.source) for c in report.claims)]
+    for c in report.claims:
+        print(f"  {'ok  ' if c.holds else 'MISS'} {c.claim:<{widths[0]}}  {c.source:<{widths[1]}}  {c.measured}  (goal {c.goal})")
+    for rows_name, rows in report.data.items():
+        print(f"\n  {rows_name}")
+        if rows:
+            print_rows(rows)
+    for note in report.notes:
+        print(f"  note: {note}")
+
+
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    names = list(rows[0])
+    cells = [[_cell(r.get(n)) for n in names] for r in rows]
+    widths = [max(len(n), *(len(c[i]) for c in cells)) for i, n in enumerate(names)]
+    print("    " + "  ".join(n.rjust(w) for n, w in zip(names, widths, strict=True)))
+    for c in cells:
+        print("    " + "  ".join(v.rjust(w) for v, w in zip(c, widths, strict=True)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def save(report: Report, target: Path, info: dict[str, Any]) -> None:
+    """JSON, and a PNG beside it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    body = {
+        "name": report.name,
+        "description": report.description,
+        "machine": info,
+        "claims": [asdict(c) for c in report.claims],
+        "data": report.data,
+        "notes": report.notes,
+    }
+    target.write_text(json.dumps(body, indent=1) + "\n")
+    if report.plot is not None:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(13, 8), layout="constrained")
+        report.plot(figure)
+        figure.savefig(target.with_suffix(".png"), dpi=90)
