@@ -5,6 +5,7 @@
     heap.py        variable-length values
     slots.py       fixed-size records with stable numbers
     hashmap.py     unordered map                           ordered.py   ordered map
+    deque.py       list, queue and deque
 
 Read `pages.py` first, then `slots.py` and `hashmap.py`.
 """
@@ -13,6 +14,7 @@ from holdfast.kernelcache import versioned
 
 with versioned():
     from holdfast.state.checkpoint import Checkpoint, restore, stream, write
+    from holdfast.state.deque import Deque
     from holdfast.state.hashmap import HashMap, Keys, MapLayout, make_keys
     from holdfast.state.ordered import OrderedMap
     from holdfast.state.pages import PagePool, PageSet, PoolStats, Snapshot
@@ -20,6 +22,7 @@ with versioned():
 
 __all__ = [
     "Checkpoint",
+    "Deque",
     "HashMap",
     "Keys",
     "MapLayout",

@@ -54,6 +54,8 @@ class Manifest(msgspec.Struct, frozen=True):
     sets: list[SetManifest]
     #: Whatever the operator adds: its schema, positions, counters.
     meta: bytes = b""
+    #: Of the pool: every incarnation counts its snapshots from 1, so `seq` alone does not say whose they are.
+    origin: int = 0
 
 
 def _numbers(raw: bytes) -> NDArray[np.int64]:
@@ -69,7 +71,7 @@ def manifest_of(snapshot: Snapshot, meta: bytes = b"") -> Manifest:
         SetManifest(set_id, kind, _bytes(live), _bytes(lps))
         for set_id, kind, live, lps in zip(snapshot.set_ids, snapshot.kinds, snapshot.live, snapshot.lps, strict=True)
     ]
-    return Manifest(snapshot.pool.page_bytes, snapshot.seq, snapshot.base_seq, sets, meta)
+    return Manifest(snapshot.pool.page_bytes, snapshot.seq, snapshot.base_seq, sets, meta, snapshot.pool.origin)
 
 
 def stream(snapshot: Snapshot, meta: bytes = b"") -> Iterator[bytes | memoryview]:
@@ -84,7 +86,9 @@ def stream(snapshot: Snapshot, meta: bytes = b"") -> Iterator[bytes | memoryview
         for set_id, lps in zip(snapshot.set_ids, snapshot.lps, strict=True):
             for lp in lps:
                 page = memoryview(snapshot.page(index)).cast("B")
-                yield _FRAME.pack(set_id, lp, xxhash.xxh3_64_intdigest(page))
+                digest = xxhash.xxh3_64_intdigest(page)
+                snapshot.check_open()  # else the page may have been another's when it was digested
+                yield _FRAME.pack(set_id, lp, digest)
                 yield page
                 index += 1
                 snapshot.read = index
@@ -131,17 +135,25 @@ class Checkpoint:
         self._source.close()
 
     def frames(self) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """(set, logical page, words) in the order in which they were written, each verified."""
+        """(set, logical page, words) in whatever order they come, each verified, each carried page exactly once.
+
+        A frame's own name is not covered by its checksum. If it were believed, a page that has lost its name would
+        be passed over, and an older version of it taken from the checkpoint before.
+        """
         if self._pages_from >= 0:
             self._source.seek(self._pages_from)
-        for set_ in self.manifest.sets:
-            for _ in range(len(set_.carried) // 4):
-                yield self._frame()
+        expected = {(s.id, int(lp)) for s in self.manifest.sets for lp in _numbers(s.carried)}
+        while expected:
+            set_id, lp, words = self._frame()
+            if (set_id, lp) not in expected:
+                raise self._corrupt("has a page that is doubled or foreign", f"page {lp} of set {set_id}")
+            expected.discard((set_id, lp))
+            yield set_id, lp, words
         if self._source.read(1):
-            raise self._corrupt("has bytes after its last page", "it was appended to or is another file")
+            raise self._too_long()
 
     def offsets(self) -> dict[tuple[int, int], int]:
-        """Where each page is in the file, from the manifest alone."""
+        """Where each page is in the file, from the manifest alone; the file must be as long as that says."""
         check(self._pages_from >= 0, "a lazy restore needs a source that can seek", self.name)
         step = _FRAME.size + self.manifest.page_bytes
         place = self._pages_from
@@ -150,6 +162,11 @@ class Checkpoint:
             for lp in _numbers(set_.carried):
                 found[set_.id, int(lp)] = place
                 place += step
+        end = self._source.seek(0, io.SEEK_END)
+        if end < place:
+            raise self._corrupt("ends too early", f"wanted {place} bytes, got {end}")
+        if end > place:
+            raise self._too_long()
         return found
 
     def page_at(self, offset: int, set_id: int, lp: int) -> NDArray[np.int64]:
@@ -173,6 +190,9 @@ class Checkpoint:
             raise self._corrupt("ends too early", f"wanted {n} bytes for the {what}, got {len(raw)}")
         return raw
 
+    def _too_long(self) -> CorruptPageError:
+        return self._corrupt("has bytes after its last page", "it was appended to or is another file")
+
     def _corrupt(self, what: str, detail: str) -> CorruptPageError:
         return CorruptPageError(
             f"{self.name} {what}", detail=detail, hint="Restore from an earlier checkpoint or from another copy."
@@ -191,7 +211,7 @@ def restore(checkpoints: Iterable[Checkpoint], pool: PagePool, *, lazy: bool = F
     wanted = {s.id: _numbers(s.live) for s in chain[-1].manifest.sets}
     missing = {(set_id, int(lp)) for set_id, lps in wanted.items() for lp in lps}
     for s in chain[-1].manifest.sets:
-        pool.create(s.id, s.kind)
+        pool.create(s.id, s.kind).check_fits(int(wanted[s.id].max(initial=0)))
     if lazy:
         pool.loader = _lazy_loader(chain, missing)
         for set_id, lps in wanted.items():
@@ -234,12 +254,16 @@ def _none_missing(chain: list[Checkpoint], missing: set[tuple[int, int]]) -> Non
 def _check_chain(chain: list[Checkpoint], pool: PagePool) -> None:
     check(bool(chain), "nothing to restore from")
     expected = -1
+    origin = chain[0].manifest.origin
     for checkpoint in chain:
         manifest = checkpoint.manifest
-        if manifest.base_seq != expected:
+        if manifest.base_seq != expected or manifest.origin != origin:
             raise CorruptPageError(
                 f"{checkpoint.name} does not continue the checkpoint before it",
-                detail=f"It builds on snapshot {manifest.base_seq}; the one before is {expected} (-1: none).",
+                detail=(
+                    f"It builds on snapshot {manifest.base_seq} of origin {manifest.origin}; "
+                    f"the one before is {expected} (-1: none) of origin {origin}."
+                ),
                 hint="Give a full checkpoint and then every incremental one after it, in order.",
             )
         if manifest.page_bytes != pool.page_bytes:

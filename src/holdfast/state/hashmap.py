@@ -10,7 +10,8 @@ so this map is built around them:
   record only on a tag that fits; keys are then compared word by word (and long strings byte by byte).
 * **Growth page by page.** A directory maps the top bits of the hash to an index page; a page that fills up splits in
   two (extendible hashing). The longest pause is the split of one page, never a rehash of the map. The directory is a
-  few thousand numbers, stays in the cache, and is rebuilt from page headers after a restore.
+  few thousand numbers, stays in the cache, and is rebuilt from page headers after a restore. Two halves that have
+  become less than half a page together are joined again.
 * **Waiting once.** `upsert` runs over a block of rows three times: ask for the buckets, ask for the records, then do
   the work. The misses of a block overlap.
 
@@ -29,6 +30,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from holdfast.errors import StateError, check
 from holdfast.state.heap import heap_free, heap_put, is_long, long_length, same_value
 from holdfast.state.intrinsics import (
     address,
@@ -43,6 +45,7 @@ from holdfast.state.intrinsics import (
     zero_words,
 )
 from holdfast.state.pages import (
+    ABSENT,
     FAULT,
     HEADER_WORDS,
     HOLE,
@@ -66,6 +69,7 @@ from holdfast.state.slots import (
     VAR_AT,
     VARS,
     SlotStore,
+    is_taken,
     mark_touched,
     page_of,
     record_address,
@@ -94,6 +98,9 @@ K_WORDS, K_NULLS, K_HASHES, K_ROWS = range(4)
 #: Fill at which a page splits: higher saves memory, but more entries leave their home bucket.
 FILL_MAX = 0.84
 
+#: A page that is less than a quarter full looks for a page to join after so many removals.
+SHRINK_EVERY = 32
+
 BLOCK_ROWS = 32
 
 _ONES = np.uint64(0x0101010101010101)
@@ -101,8 +108,9 @@ _HIGHS = np.uint64(0x8080808080808080)
 _LOW4 = np.uint64(0xFFFFFFFF)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _KEY = np.uint64(0xE7037ED1A0B428DB)
-#: A bucket counts the entries that had to go further in the top 16 bits of its second word.
-_PUSHED = np.uint64(48)
+#: A bucket counts the entries that had to go further in the upper half of its second word; a page of 1 MiB holds more
+#: than 16 bits count.
+_PUSHED = np.uint64(32)
 
 
 class Keys(NamedTuple):
@@ -124,7 +132,8 @@ class Keys(NamedTuple):
 
 def make_keys(words: NDArray[np.int64], nulls: NDArray[np.int64], kinds: tuple[int, ...], owner: object = None) -> Keys:
     """Hash packed keys and make them ready for a map."""
-    words = np.ascontiguousarray(words)
+    words = np.ascontiguousarray(words, np.int64)
+    nulls = np.ascontiguousarray(nulls, np.int64)
     hashes = np.empty(len(words), np.uint64)
     hash_rows(words, nulls, np.array(kinds, np.uint8), hashes)
     block = new_block(K_WORDS, words, nulls, hashes)
@@ -248,12 +257,15 @@ def _candidates(pool, m, bucket, half, tag, keys, i):
     if half == 1:
         z &= _LOW4
     while z != np.uint64(0):
-        rid = _rid_at(bucket, half * 8 + np.int64(trailing_zeros(z) >> np.uint64(3)))
+        j = half * 8 + np.int64(trailing_zeros(z) >> np.uint64(3))
+        z &= z - np.uint64(1)
+        if _tag_at(bucket, j) != tag:
+            continue  # not even a hint: an empty slot still names the record that left it, key and all
+        rid = _rid_at(bucket, j)
         if is_absent(load(s, PAGES), page_of(s, rid)):
             return -3
         if _same_key(pool, m, record_address(pool, s, rid), keys, i):
             return rid
-        z &= z - np.uint64(1)
     return -1
 
 
@@ -392,7 +404,9 @@ def _make_room(pool, m, lp):
     store(page, P_PREFIX, prefix << 1)
     store(other, P_DEPTH, depth + 1)
     store(other, P_PREFIX, (prefix << 1) | 1)
-    _grow_directory(m, depth, prefix, sibling)
+    if depth == load(m, DEPTH):  # it cannot tell the halves apart
+        _double_directory(m)
+    _enter(m, other, sibling)
     _clear(m, page)
     for i in range(k):
         upper = (hashes[i] >> np.uint64(63 - depth)) & np.uint64(1)
@@ -401,18 +415,21 @@ def _make_room(pool, m, lp):
 
 
 @njit(cache=True)
-def _grow_directory(m, depth, prefix, sibling):
-    """Enter the upper half of a split page; double the directory first if it cannot tell the halves apart."""
-    directory = load(m, DIRECTORY)
-    if depth == load(m, DEPTH):
-        for i in range((1 << depth) - 1, -1, -1):
-            store(directory, 2 * i + 1, load(directory, i))
-            store(directory, 2 * i, load(directory, i))
-        store(m, DEPTH, depth + 1)
-    span = 1 << (load(m, DEPTH) - depth - 1)
-    first = ((prefix << 1) | 1) * span
+def _enter(m, page, lp):
+    """Name a page in the directory for all hashes that it stands for."""
+    span = 1 << (load(m, DEPTH) - load(page, P_DEPTH))
+    first = load(page, P_PREFIX) * span
     for i in range(first, first + span):
-        store(directory, i, sibling)
+        store(load(m, DIRECTORY), i, lp)
+
+
+@njit(cache=True)
+def _double_directory(m):
+    directory = load(m, DIRECTORY)
+    for i in range((1 << load(m, DEPTH)) - 1, -1, -1):
+        store(directory, 2 * i + 1, load(directory, i))
+        store(directory, 2 * i, load(directory, i))
+    bump(m, DEPTH, 1)
 
 
 @njit(cache=True)
@@ -445,9 +462,45 @@ def _erase(m, page, b, j, h):
 
 
 @njit(cache=True)
+def _shrink(pool, m, lp, before):
+    """After a removal: an empty overflow page goes, a page that is mostly empty joins its buddy. Never needed, so what
+    would take memory or a page from the file is left for another time. `before` names the page in front, in a chain."""
+    pages = load(m, INDEX)
+    page = readable(pool, pages, lp)
+    if load(page, P_CHAINED) != 0:
+        front = writable(pool, pages, before) if load(page, P_COUNT) == 0 else -1
+        if front > 0:
+            store(front, P_NEXT, load(page, P_NEXT))
+            drop_page(pool, pages, lp)
+        return
+    while load(page, P_DEPTH) > 0 and load(page, P_NEXT) == 0:
+        depth = load(page, P_DEPTH)
+        twin = load(load(m, DIRECTORY), (load(page, P_PREFIX) ^ 1) << (load(m, DEPTH) - depth))
+        other = readable(pool, pages, twin)
+        count = load(other, P_COUNT)
+        if (
+            load(other, P_DEPTH) != depth
+            or load(other, P_NEXT) != 0
+            or count + load(page, P_COUNT) > load(m, FULL) >> 1
+        ):
+            return
+        rids = np.empty(count, np.int64)
+        hashes = np.empty(count, np.uint64)
+        if _entries(pool, m, other, rids, hashes) < 0:
+            return
+        for i in range(count):
+            _put(m, page, hashes[i], rids[i])
+        store(page, P_DEPTH, depth - 1)
+        store(page, P_PREFIX, load(page, P_PREFIX) >> 1)
+        _enter(m, page, lp)
+        drop_page(pool, pages, twin)
+
+
+@njit(cache=True)
 def index_remove(pool, m, h, rid):
     """Take a record out. 0, -2 at the memory limit, -1 if it is not there."""
     lp = _root(m, h)
+    before = np.int64(-1)
     while True:
         page = readable(pool, load(m, INDEX), lp)
         b = _home(m, h)
@@ -459,12 +512,16 @@ def index_remove(pool, m, h, rid):
                     if page < 0:
                         return page
                     _erase(m, page, b, j, h)
+                    count = load(page, P_COUNT)
+                    if count <= load(m, FULL) >> 2 and count % SHRINK_EVERY == 0:
+                        _shrink(pool, m, lp, before)
                     return 0
             if not _pushed_past(bucket):
                 break
             b = _next_bucket(m, b)
         if load(page, P_NEXT) == 0:
             return -1
+        before = lp
         lp = load(page, P_NEXT) - 1
 
 
@@ -587,22 +644,25 @@ def lookup(pool, m, keys, start, out):
 
 @njit(cache=True, nogil=True)
 def remove_rids(pool, m, rids, start):
-    """Take records out, index first. (done, code): -2 when an index page cannot be cloned; what is done is done."""
+    """Take records out, index first. (done, code): -2 when an index page cannot be cloned, -1 when there is no such
+    record; what is done is done."""
     s = load(m, SLOTS)
     n = len(rids)
     for i in range(start, n):
         if i + BLOCK_ROWS < n:
             prefetch(record_address(pool, s, rids[i + BLOCK_ROWS]))
+        if not is_taken(s, rids[i]):
+            return i, -1
         code = index_remove(pool, m, _hash_record(m, record_address(pool, s, rids[i])), rids[i])
-        if code == -2:
-            return i, -2
+        if code < 0:
+            return i, code
         slot_free(pool, s, rids[i])
     return n, 0
 
 
 @njit(cache=True, nogil=True)
 def place_records(pool, m, rids, keys, identity, start):
-    """Put records with these keys at these very rids (an image follows its primary). (done, code)."""
+    """Put records with these keys at these very rids (an image follows its primary). (done, code as `slot_place`)."""
     for i in range(start, len(rids)):
         code = slot_place(pool, load(m, SLOTS), rids[i])
         if code == 0:
@@ -613,20 +673,23 @@ def place_records(pool, m, rids, keys, identity, start):
 
 
 @njit(cache=True)
-def _rebuild_directory(pool, m):
-    """From the headers of the index pages, in whatever order they were loaded."""
-    pages = load(m, INDEX)
+def _index_depth(pool, pages):
+    """Bits of the hash that the deepest page of a restored index stands for."""
     depth = np.int64(1)
     for lp in range(load(pages, N)):
         if physical(pages, lp) != HOLE and load(readable(pool, pages, lp), P_CHAINED) == 0:
             depth = max(depth, load(readable(pool, pages, lp), P_DEPTH))
+    return depth
+
+
+@njit(cache=True)
+def _rebuild_directory(pool, m, depth):
+    """From the headers of the index pages, in whatever order they were loaded."""
+    pages = load(m, INDEX)
     store(m, DEPTH, depth)
     for lp in range(load(pages, N)):
         if physical(pages, lp) != HOLE and load(readable(pool, pages, lp), P_CHAINED) == 0:
-            page = readable(pool, pages, lp)
-            span = 1 << (depth - load(page, P_DEPTH))
-            for i in range(load(page, P_PREFIX) * span, (load(page, P_PREFIX) + 1) * span):
-                store(load(m, DIRECTORY), i, lp)
+            _enter(m, readable(pool, pages, lp), lp)
 
 
 @njit(cache=True)
@@ -674,7 +737,9 @@ class HashMap:
         )
         self.index = pool.create(ids + 2, KIND_INDEX)
         buckets = (pool.page_words - HEADER_WORDS) // BUCKET_WORDS
-        depth_max = min(24, pool.pages_max.bit_length() + 2)
+        self.index.load_all()
+        depth = _index_depth(pool.at, self.index.at)
+        depth_max = max(depth, min(24, pool.pages_max.bit_length() + 2))  # it may come from a larger pool
         self._directory = np.zeros(1 << depth_max, np.int64)
         self._kinds = np.array(layout.kinds, np.uint8)
         self.block = new_block(SLOTS, self.slots.block, self.index.block, self._directory, self._kinds)
@@ -684,8 +749,7 @@ class HashMap:
         self.block[DEPTH_MAX] = depth_max
         self.at = address(self.block)
         if len(self.index):
-            self.index.load_all()
-            _rebuild_directory(pool.at, self.at)
+            _rebuild_directory(pool.at, self.at, depth)
         else:
             self._directory[:2] = self.index.allocate()
 
@@ -706,14 +770,13 @@ class HashMap:
             done, code, count = upsert(self.pool.at, self.at, keys.at, done, identity, out, fresh, count)
             if code == 0:
                 return out, fresh[:count]
-            if code == -3:
-                self._load_faulted()
-            elif stuck_at < done:
-                stuck_at = done
-                self.pool.make_room()
-            else:
-                self.remove(fresh[:count])
-                raise self.pool.limit_error()
+            try:
+                stuck_at = self._help(code, done, stuck_at)
+            except StateError:
+                # cannot need memory or a page from the file: these records' pages were all written by this batch
+                undone, _ = remove_rids(self.pool.at, self.at, fresh[:count], 0)
+                check(undone == count, "a batch could not be rolled back", f"{undone} of {count} new records")
+                raise
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
         """Rids of keys, -1 where there is none."""
@@ -723,41 +786,48 @@ class HashMap:
             done, code = lookup(self.pool.at, self.at, keys.at, done, out)
             if code == 0:
                 return out
-            self._load_faulted()
+            self._help(code, done, -1)
 
     def remove(self, rids: NDArray[np.int64]) -> None:
         """Take records out."""
-        if not len(rids):
-            return
-        self.slots.pages.load_all()
-        done, code = remove_rids(self.pool.at, self.at, rids, 0)
-        if code:
-            self.pool.make_room()
+        self.slots.load_pages_of(rids)
+        done, code, stuck_at = 0, -2, -1
+        while code:
             done, code = remove_rids(self.pool.at, self.at, rids, done)
             if code:
-                raise self.pool.limit_error()
-        if self.slots.block[LIVE] == 0 and len(self.index) > 1:
+                stuck_at = self._help(code, done, stuck_at)
+        if self.slots.block[LIVE] == 0 and len(self.index) > 1 and not self.slots.pages.block[ABSENT]:
             _reset_index(self.pool.at, self.at)
 
     def place(self, rids: NDArray[np.int64], keys: Keys, identity: NDArray[np.int64]) -> None:
         """Make records of these keys at these very rids."""
-        done, code = place_records(self.pool.at, self.at, rids, keys.at, identity, 0)
-        if code:
-            self.pool.make_room()
+        done, code, stuck_at = 0, -2, -1
+        while code:
             done, code = place_records(self.pool.at, self.at, rids, keys.at, identity, done)
             if code:
-                raise self.pool.limit_error()
+                stuck_at = self._help(code, done, stuck_at)
 
     def clear(self) -> None:
-        """Forget every record."""
+        """Forget every record. At the memory limit: none, and a MemoryLimitError."""
+        fresh = self.index.allocate()  # first: what is let go below may be held by snapshots and free nothing
         self.slots.clear()
-        self.index.clear()
+        for lp in self.index.logical():
+            if lp != fresh:
+                self.index.release(int(lp))
         self.block[DEPTH] = 1
-        self._directory[:2] = self.index.allocate()
+        self._directory[:2] = fresh
 
     def flush(self) -> None:
         """Before a snapshot."""
         self.slots.flush()
 
-    def _load_faulted(self) -> None:
-        self.slots.pages.fault(int(self.slots.pages.block[FAULT]))
+    def _help(self, code: int, row: int, stuck_at: int) -> int:
+        """Do what a kernel that stopped at a row asks for; where it stopped for memory last, for the next call."""
+        check(code != -1, "a record number is not what the map has there", f"row {row} of the batch")
+        if code == -3:
+            self.slots.pages.fault(int(self.slots.pages.block[FAULT]))
+            return stuck_at
+        if row <= stuck_at:  # room was made for this very row, and it was not enough
+            raise self.pool.limit_error()
+        self.pool.make_room()
+        return row

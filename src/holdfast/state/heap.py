@@ -11,7 +11,8 @@ are, and then the bytes are compared: a hash says "different" or "maybe", never 
 
 The heap hands out whole words and only ever appends; a page goes when nothing on it is alive. Values die together
 with the windows that hold them, so pages empty in about the order in which they were filled. A value longer than a
-page continues on the next logical page. How much of a page is alive is counted beside the pages, not on them: letting
+page has pages of its own, each naming the next in its header: any free numbers will do, so holes in the page table are
+never lost to it. How much of a page is alive is counted beside the pages, not on them: letting
 go of a value then never has to clone a page that a snapshot holds. A restore counts again from the records.
 """
 
@@ -40,6 +41,9 @@ LONG_BYTES_MAX = (1 << 24) - 1
 LONG = 0xFF
 
 
+#: Word of a page's header: the page (+ 1) on which a value longer than this one continues.
+P_NEXT = 2
+
 #: A heap's block. Addresses of the page set's block and of the live words per logical page; the page being filled
 #: (or -1) and its next free word.
 PAGES, LIVE_WORDS, CURRENT, NEXT = range(4)
@@ -57,6 +61,12 @@ class Heap:
         self.block = new_block(PAGES, pages.block, self._live)
         self.block[CURRENT] = -1
         self.at = address(self.block)
+
+    def counted(self) -> None:
+        """After a restore has counted what is alive: let go of pages with nothing on them."""
+        for lp in self.pages.logical():
+            if self._live[lp] == 0:
+                self.pages.release(int(lp))
 
     def reset(self) -> None:
         """Nothing is alive any more; the pages are released by whoever owns them."""
@@ -141,35 +151,51 @@ def _put_spanning(pool, heap, at, n):
     payload = (1 << load(pool, SHIFT)) - HEADER_WORDS
     pages = load(heap, PAGES)
     need = (n + 7) >> 3
-    first = np.int64(-1)
-    for p in range((need + payload - 1) // payload):
-        lp = add_page(pool, pages, True)
+    following = np.int64(0)
+    for p in range((need - 1) // payload, -1, -1):  # from the last page to the first: each has to name the next
+        lp = add_page(pool, pages, False)
         if lp < 0:
-            for q in range(p):
-                drop_page(pool, pages, first + q)
+            while following != 0:
+                lp = following - 1
+                following = load(readable(pool, pages, lp), P_NEXT)
+                drop_page(pool, pages, lp)
             return -2
-        if p == 0:
-            first = lp
         page = readable(pool, pages, lp)
         count = min(payload, need - p * payload)
         for w in range(count):
             k = 8 * (p * payload + w)
             store(page, HEADER_WORDS + w, load_some(at + k, n - k))
+        store(page, P_NEXT, following)
         store(load(heap, LIVE_WORDS), lp, count)
-    return (first << load(pool, SHIFT)) | HEADER_WORDS
+        following = lp + 1
+    return ((following - 1) << load(pool, SHIFT)) | HEADER_WORDS
+
+
+@njit(cache=True)
+def _first_word(pool, heap, place):
+    """A cursor on a value: the address of its page and the index of its first word there."""
+    shift = load(pool, SHIFT)
+    return readable(pool, load(heap, PAGES), place >> shift), place & ((1 << shift) - 1)
+
+
+@njit(cache=True)
+def _next_word(pool, heap, page, index):
+    """The cursor one word further, on whichever page that is."""
+    if index + 1 < 1 << load(pool, SHIFT) or load(page, P_NEXT) == 0:
+        return page, index + 1
+    return readable(pool, load(heap, PAGES), load(page, P_NEXT) - 1), np.int64(HEADER_WORDS)
 
 
 @njit(cache=True)
 def heap_word(pool, heap, place, k):
-    """Word k of the value at this place, on whichever page it is."""
-    shift = load(pool, SHIFT)
-    page_words = 1 << shift
-    lp = place >> shift
-    at = (place & (page_words - 1)) + k
-    while at >= page_words:
-        at -= page_words - HEADER_WORDS
-        lp += 1
-    return load(readable(pool, load(heap, PAGES), lp), at)
+    """Word k of the value at this place. Walks there from page to page: to read a whole value, use a cursor."""
+    page_words = 1 << load(pool, SHIFT)
+    page, index = _first_word(pool, heap, place)
+    index += k
+    while index >= page_words:
+        index -= page_words - HEADER_WORDS
+        page = readable(pool, load(heap, PAGES), load(page, P_NEXT) - 1)
+    return load(page, index)
 
 
 @njit(cache=True)
@@ -213,9 +239,32 @@ def same_value(pool, heap, a0, a1, other_heap, b0, b1):
         return False
     if not is_long(a0):
         return a1 == b1
-    for k in range((long_length(a0) + 7) >> 3):
-        if value_word(pool, heap, a0, a1, k) != value_word(pool, other_heap, b0, b1, k):
+    n = long_length(a0)
+    if heap == 0 or other_heap == 0:
+        return _equals_bytes(pool, max(heap, other_heap), b1 if heap == 0 else a1, a1 if heap == 0 else b1, n)
+    page, index = _first_word(pool, heap, a1)
+    other, other_index = _first_word(pool, other_heap, b1)
+    for _ in range((n + 7) >> 3):
+        if load(page, index) != load(other, other_index):
             return False
+        page, index = _next_word(pool, heap, page, index)
+        other, other_index = _next_word(pool, other_heap, other, other_index)
+    return True
+
+
+@njit(cache=True)
+def _equals_bytes(pool, heap, place, at, n):
+    """Whether a long value is these n bytes. `heap` is 0 if the value is itself at an address."""
+    if heap == 0:
+        for k in range(0, n, 8):
+            if load_some(place + k, n - k) != load_some(at + k, n - k):
+                return False
+        return True
+    page, index = _first_word(pool, heap, place)
+    for k in range(0, n, 8):
+        if load(page, index) != load_some(at + k, n - k):
+            return False
+        page, index = _next_word(pool, heap, page, index)
     return True
 
 
@@ -237,7 +286,8 @@ def heap_count(pool, heap, place, n):
     while left > 0:
         bump(load(heap, LIVE_WORDS), lp, min(left, payload))
         left -= payload
-        lp += 1
+        if left > 0:
+            lp = load(readable(pool, load(heap, PAGES), lp), P_NEXT) - 1
 
 
 @njit(cache=True)
@@ -245,19 +295,29 @@ def heap_free(pool, heap, place, n):
     """Let go of a value; a page with nothing alive on it is released."""
     shift = load(pool, SHIFT)
     payload = (1 << shift) - HEADER_WORDS
+    pages = load(heap, PAGES)
     lp = place >> shift
     left = (n + 7) >> 3
     while left > 0:
+        following = load(readable(pool, pages, lp), P_NEXT) - 1
         if bump(load(heap, LIVE_WORDS), lp, -min(left, payload)) == 0 and lp != load(heap, CURRENT):
-            drop_page(pool, load(heap, PAGES), lp)
+            drop_page(pool, pages, lp)
         left -= payload
-        lp += 1
+        lp = following
 
 
 @njit(cache=True)
 def value_copy_out(pool, heap, word0, word1, out):
     """Bytes of a value, short or long, to an address; how many. `heap` is 0 for a value of a batch."""
     n = value_length(word0)
+    if is_long(word0) and heap != 0:  # a cursor, since the value may lie on many pages
+        page, index = _first_word(pool, heap, word1)
+        for k in range(n >> 3):
+            store(out + 8 * k, 0, load(page, index))
+            page, index = _next_word(pool, heap, page, index)
+        for b in range(n & 7):
+            store_byte(out, (n & ~7) + b, (load(page, index) >> (8 * b)) & 0xFF)
+        return n
     for k in range((n + 7) >> 3):
         w = value_word(pool, heap, word0, word1, k)
         if n - 8 * k >= 8:

@@ -390,10 +390,11 @@ class OrderedMap:
         self.block[EW] = entry_words
         self.block[CAPACITY] = capacity
         self.at = address(self.block)
-        if len(self.leaves):
+        if len(self.leaves) or len(self.heap_pages):
             self.leaves.load_all()
             self.heap_pages.load_all()
             _attach_leaves(pool.at, self.at, self.leaves.logical())
+            self.heap.counted()
 
     def __len__(self) -> int:
         return int(self.block[SIZE])
@@ -437,7 +438,8 @@ class OrderedMap:
         return out
 
     def drop_first(self, n: int) -> None:
-        """Remove the n lowest entries."""
+        """Remove the n lowest entries; all of them if there are fewer."""
+        n = min(n, len(self))
         gone = drop_first(self.pool.at, self.at, n)
         if gone < n:
             self.pool.make_room()

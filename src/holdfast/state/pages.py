@@ -31,7 +31,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, MemoryLimitError, StateError, check
+from holdfast.errors import ConfigError, CorruptPageError, MemoryLimitError, StateError, check
 from holdfast.state.intrinsics import address, copy_words, load, store, zero_words
 
 #: Words at the start of every page: [0] magic, kind and page set; [1] logical number; the rest is the structure's.
@@ -267,6 +267,8 @@ class PageSet:
         self.at = address(self.block)
         #: Called with the logical number of a page that a lazy restore has just brought in.
         self.on_load: Callable[[int], None] | None = None
+        #: Called before a snapshot takes the set: the structure brings its pages up to date.
+        self.on_snapshot: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         """Pages in the set."""
@@ -288,8 +290,10 @@ class PageSet:
 
     def release(self, lp: int) -> None:
         check(self.table[lp] != HOLE, "released a page that the set does not have", f"set {self.id}, page {lp}")
-        self._load_if_lazy(lp)
-        drop_page(self.pool.at, self.at, lp)
+        if self.table[lp] == LAZY:
+            self._forget_lazy(lp)
+        else:
+            drop_page(self.pool.at, self.at, lp)
 
     def resolve(self, lp: int, *, write: bool = False) -> NDArray[np.int64]:
         """The page's words; cloned first if it is to be written and a snapshot holds it."""
@@ -307,9 +311,8 @@ class PageSet:
 
     def clear(self) -> None:
         """Release every page."""
-        self.load_all()
         for lp in self.logical():
-            drop_page(self.pool.at, self.at, int(lp))
+            self.release(int(lp))
         self.block[N] = 0
         self.block[LFREE] = 0
 
@@ -325,23 +328,34 @@ class PageSet:
         """Load one absent page now."""
         check(self.pool.loader is not None, "a page is absent but nothing can load it", f"set {self.id}, page {lp}")
         assert self.pool.loader is not None
-        content = self.pool.loader(self.id, lp)
-        self.block[ABSENT] -= 1
-        self.put(lp, content)
+        self.put(lp, self.pool.loader(self.id, lp))
+        self._no_longer_absent()  # only now: at the limit the page is still absent, and can be loaded later
         if self.on_load is not None:
             self.on_load(lp)
+
+    def _no_longer_absent(self) -> None:
+        self.block[ABSENT] -= 1
         if self.pool.lazy_pages() == 0:
             self.pool.loader = None  # lets go of the file
+
+    def _forget_lazy(self, lp: int) -> None:
+        """Release a page that was never loaded: there is nothing to let go but its number."""
+        self.table[lp] = HOLE
+        self._lfree[self.block[LFREE]] = lp
+        self.block[LFREE] += 1
+        self.block[COUNT] -= 1
+        self._no_longer_absent()
 
     def put(self, lp: int, content: NDArray[np.int64]) -> None:
         """Place a loaded page, in any order; the page's own header must agree."""
         expected = (MAGIC << 48) | (self.kind << 32) | self.id
         if int(content[0]) != expected or int(content[1]) != lp:
-            raise StateError(
+            raise CorruptPageError(
                 "a loaded page belongs elsewhere",
                 detail=f"set {self.id}, page {lp}: header {int(content[0]):#x}/{int(content[1])}",
                 hint="The checkpoint was written by another structure or version; restore from another one.",
             )
+        self.check_fits(lp)
         pool = self.pool
         phys = alloc(pool.at)
         if phys == 0:
@@ -358,10 +372,21 @@ class PageSet:
 
     def expect_lazy(self, lps: NDArray[np.int64]) -> None:
         """Mark pages as present but not loaded."""
+        if len(lps):
+            self.check_fits(int(lps.max()))
         self.table[lps] = LAZY
         self.block[ABSENT] = len(lps)
         self.block[N] = int(lps.max()) + 1 if len(lps) else 0
         self.loaded()
+
+    def check_fits(self, lp: int) -> None:
+        """Refuse a page number that this pool's tables cannot hold."""
+        if lp >= len(self.table):
+            raise ConfigError(
+                "the pool is too small for this checkpoint",
+                detail=f"Set {self.id} has a page number {lp}; the pool is limited to {self.pool.pages_max - 1} pages.",
+                hint=f"Give the pool the limit under which the state was built, at least {lp + 1} pages.",
+            )
 
     def loaded(self) -> None:
         """Call after all `put`s: rebuilds what the page table implies."""
@@ -390,6 +415,9 @@ class Snapshot:
     read: int = 0
     #: How many of those the owner has let go. Only the owner moves it.
     released: int = 0
+    #: Set once, by either side, and never taken back: `read` cannot say it, since a reader that is still at work would
+    #: move it down again.
+    closed: bool = False
     all_phys: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -404,19 +432,32 @@ class Snapshot:
         return len(self) * self.pool.page_bytes
 
     def page(self, index: int) -> NDArray[np.int64]:
-        """The words of a carried page. Valid until `read` moves past it."""
+        """The words of a carried page. Valid until `read` moves past it or the snapshot is closed."""
+        self.check_open()
         check(index >= self.read, "read a page of a snapshot after letting go of it", f"page {index}, read {self.read}")
         return self.pool.page(int(self.all_phys[index]))
 
+    def check_open(self) -> None:
+        """A reader asks again after it has looked at a page: only then was what it saw the snapshot's."""
+        if self.closed:
+            raise StateError(
+                "the snapshot was closed while it was being read",
+                detail=f"Snapshot {self.seq}, after {self.read} of {len(self)} pages.",
+                hint="What was read so far is no checkpoint: throw it away.",
+            )
+
     def close(self) -> None:
         """Let go of every page; the owner frees them at its next `reclaim`."""
-        self.read = len(self.all_phys)
+        self.closed = True
 
 
 class PagePool:
-    """Memory for one unit's state: `limit_bytes` of address space, backed as it is used."""
+    """Memory for one unit's state: `limit_bytes` of address space, backed as it is used.
 
-    def __init__(self, *, page_bytes: int = 65536, limit_bytes: int = 1 << 30) -> None:
+    `origin` names this incarnation of the unit (its epoch): incremental checkpoints of two incarnations never mix.
+    """
+
+    def __init__(self, *, page_bytes: int = 65536, limit_bytes: int = 1 << 30, origin: int = 0) -> None:
         if page_bytes & (page_bytes - 1) or not PAGE_BYTES_MIN <= page_bytes <= PAGE_BYTES_MAX:
             raise ConfigError(
                 "page size cannot be used",
@@ -429,6 +470,7 @@ class PagePool:
                 detail=f"limit_bytes is {limit_bytes}, a page is {page_bytes}.",
                 hint="A pool needs at least four pages.",
             )
+        self.origin = origin
         self.page_bytes = page_bytes
         self.page_words = page_bytes // 8
         self.shift = self.page_words.bit_length() - 1
@@ -471,24 +513,32 @@ class PagePool:
 
     def destroy(self, set_id: int) -> None:
         """Release all pages of a set and forget it."""
-        self.sets.pop(set_id).clear()
+        self.sets[set_id].clear()
+        del self.sets[set_id]
 
     # -- snapshots ----------------------------------------------------------------------------------------------
 
     def snapshot(self, set_ids: list[int] | None = None, *, base: Snapshot | None = None) -> Snapshot:
-        """Freeze these page sets (all: None) as they are now, or only what was written since snapshot `base`."""
+        """Freeze these page sets (all: None) as they are now, or only what was written since snapshot `base`.
+
+        A set that the base does not have is taken whole.
+        """
         self.reclaim()
         ids = sorted(self.sets) if set_ids is None else list(set_ids)
-        base_seq = -1 if base is None else base.seq
-        snap = Snapshot(self, int(self.block[SEQ]), base_seq, ids, [], [], [], [])
+        for set_id in ids:  # all that can fail comes first: a page once held has a snapshot that lets it go
+            ps = self.sets[set_id]
+            ps.load_all()
+            if ps.on_snapshot is not None:
+                ps.on_snapshot()
+        snap = Snapshot(self, int(self.block[SEQ]), -1 if base is None else base.seq, ids, [], [], [], [])
         parts = []
         for set_id in ids:
             ps = self.sets[set_id]
-            ps.load_all()
             count = len(ps)
             lps = np.empty(count, np.int64)
             phys = np.empty(count, np.int64)
-            k = pin(self.at, ps.at, base_seq, lps, phys)
+            since = base.seq if base is not None and set_id in base.set_ids else -1
+            k = pin(self.at, ps.at, since, lps, phys)
             snap.kinds.append(ps.kind)
             snap.live.append(lps if k == count else ps.logical())
             snap.lps.append(lps[:k])
@@ -504,7 +554,7 @@ class PagePool:
         if not self._open:
             return
         for snap in self._open:
-            read = snap.read  # one look: the reader may move it meanwhile
+            read = len(snap) if snap.closed else snap.read  # one look: the reader may move it meanwhile
             if read > snap.released:
                 unref_many(self.at, snap.all_phys, snap.released, read)
                 snap.released = read

@@ -4,8 +4,8 @@ A record's number (rid) is its page and its slot in it, so finding it is two shi
 taken is one bit each: in the page (so that a page alone says what is on it) and in an array beside the pages. The
 array is the truth between snapshots: removing a record clears its bit there only and notes the page as stale, so that
 expiring a window does not clone every page a running checkpoint holds; `flush` writes stale bits back before the next
-snapshot. Two more bits per record, `fresh` and `touched`, say what is new and what has changed since the last
-capture (cooperative-ha §7.1); they are not part of the state.
+snapshot (the pool calls it). Two more bits per record, `fresh` and `touched`, say what is new and what has changed
+since the last capture (cooperative-ha §7.1); they are not part of the state.
 
 Layout of a record, in words:
 
@@ -22,14 +22,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check
 from holdfast.state.heap import KIND_HEAP, Heap, heap_count, heap_free, is_long, long_length
 from holdfast.state.intrinsics import address, count_ones, load, store, trailing_zeros, zero_words
 from holdfast.state.pages import (
+    ABSENT,
     HEADER_WORDS,
     HOLE,
+    LAZY,
     LFREE,
     LFREE_STACK,
+    LIMIT,
     N,
     PagePool,
     PageSet,
@@ -100,6 +103,14 @@ def _clear_bit(s, which, rid):
     at = page_of(s, rid) * load(s, BITMAP_WORDS) + (slot >> 6)
     bits = load(s, which)
     store(bits, at, np.int64(np.uint64(load(bits, at)) & ~(np.uint64(1) << np.uint64(slot & 63))))
+
+
+@njit(cache=True)
+def is_taken(s, rid):
+    """Whether a record lives at this number. Its page must be loaded, if there is one."""
+    slot = _slot_of(s, rid)
+    at = page_of(s, rid) * load(s, BITMAP_WORDS) + (slot >> 6)
+    return (np.uint64(load(load(s, BITS), at)) >> np.uint64(slot & 63)) & np.uint64(1) != np.uint64(0)
 
 
 @njit(cache=True)
@@ -207,7 +218,10 @@ def slot_free(pool, s, rid):
 
 @njit(cache=True)
 def slot_place(pool, s, rid):
-    """Take this very slot: how an image keeps its records where its primary has them. 0, or -2 at the limit."""
+    """Take this very slot: how an image keeps its records where its primary has them.
+
+    0; or -1 if it is taken, -2 at the limit, -3 if its page has to be loaded first.
+    """
     lp = page_of(s, rid)
     pages = load(s, PAGES)
     if lp >= load(pages, N) or physical(pages, lp) == HOLE:
@@ -218,13 +232,17 @@ def slot_place(pool, s, rid):
     page = writable(pool, pages, lp)
     if page < 0:
         return page
+    if is_taken(s, rid):
+        return -1
     _take(pool, s, rid, page)
     return 0
 
 
 @njit(cache=True)
 def _place_page(pool, pages, lp):
-    """Open the page of this logical number, wherever it is among the holes."""
+    """Open the page of this logical number, wherever it is among the holes. False at the limit of memory or numbers."""
+    if lp >= load(pool, LIMIT):  # an image with a lower limit than its primary's
+        return False
     while load(pages, N) < lp:  # numbers that the primary has used and this image has not
         push(pages, LFREE_STACK, LFREE, load(pages, N))
         bump(pages, N, 1)
@@ -322,19 +340,24 @@ def gather_words(pool, s, rids, offset, count, out):
 
 
 @njit(cache=True, nogil=True)
-def place_many(pool, s, rids):
-    """Take these very slots, with zeroed records. How many; fewer than all at the memory limit."""
-    for i in range(len(rids)):
-        if slot_place(pool, s, rids[i]) < 0:
-            return i
+def place_many(pool, s, rids, start):
+    """Take these very slots, with zeroed records. (done, code as `slot_place`)."""
+    for i in range(start, len(rids)):
+        code = slot_place(pool, s, rids[i])
+        if code < 0:
+            return i, code
         zero_words(record_address(pool, s, rids[i]), load(s, RW))
-    return len(rids)
+    return len(rids), 0
 
 
 @njit(cache=True, nogil=True)
 def free_many(pool, s, rids):
+    """Give slots back; how many, fewer than all if one is free already."""
     for i in range(len(rids)):
+        if not is_taken(s, rids[i]):
+            return i
         slot_free(pool, s, rids[i])
+    return len(rids)
 
 
 @njit(cache=True)
@@ -414,7 +437,8 @@ class SlotStore:
         self.block[BITMAP_WORDS] = bitmap_words
         self.block[CURRENT] = -1
         self.at = address(self.block)
-        if len(self.pages):
+        self.pages.on_snapshot = self.flush
+        if len(self.pages) or len(self.heap_pages):
             self._attach()
 
     def _attach(self) -> None:
@@ -424,6 +448,7 @@ class SlotStore:
         _attach_all(self.pool.at, self.at)
         if len(self.var_at):
             _attach_heap(self.pool.at, self.at, self.rids())
+            self.heap.counted()
         self.pages.on_load = lambda lp: _attach_page(self.pool.at, self.at, lp)
 
     def __len__(self) -> int:
@@ -433,6 +458,14 @@ class SlotStore:
     @property
     def record_bytes(self) -> int:
         return 8 * self.record_words
+
+    def load_pages_of(self, rids: NDArray[np.int64]) -> None:
+        """Bring in the pages of these records if a lazy restore has left them out."""
+        if self.pages.block[ABSENT]:
+            lps = np.unique(rids >> int(self.block[SLOT_BITS]))
+            lps = lps[lps < len(self.pages.table)]
+            for lp in lps[self.pages.table[lps] == LAZY]:
+                self.pages.fault(int(lp))
 
     def rids(self) -> NDArray[np.int64]:
         """All records, by page and slot."""
@@ -463,16 +496,20 @@ class SlotStore:
 
     def place(self, rids: NDArray[np.int64]) -> None:
         """Make empty records at these very numbers."""
-        done = place_many(self.pool.at, self.at, rids)
-        if done < len(rids):
+        self.load_pages_of(rids)
+        done, code = place_many(self.pool.at, self.at, rids, 0)
+        if code == -2:
             self.pool.make_room()
-            if place_many(self.pool.at, self.at, rids[done:]) < len(rids) - done:
+            done, code = place_many(self.pool.at, self.at, rids, done)
+            if code == -2:
                 raise self.pool.limit_error()
+        check(code == 0, "a record number is taken", f"row {done} of the batch")
 
     def free(self, rids: NDArray[np.int64]) -> None:
         """Forget these records."""
-        self.pages.load_all()
-        free_many(self.pool.at, self.at, rids)
+        self.load_pages_of(rids)
+        done = free_many(self.pool.at, self.at, rids)
+        check(done == len(rids), "a record number is free already", f"row {done} of the batch")
 
     def changed(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(new, updated) since the last call, and forget them: what a capture takes."""
