@@ -62,9 +62,7 @@ def machine() -> dict[str, Any]:
                 break
     except OSError:
         model = platform.processor()
-    git = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     load = os.getloadavg()[0]
     return {
         "cpu": model,
@@ -85,7 +83,8 @@ def print_report(report: Report) -> None:
     print(f"\n{report.name}: {report.description}")
     widths = [max(len(c.claim) for c in report.claims), max(len(c.source) for c in report.claims)]
     for c in report.claims:
-        print(f"  {'ok  ' if c.holds else 'MISS'} {c.claim:<{widths[0]}}  {c.source:<{widths[1]}}  {c.measured}  (goal {c.goal})")
+        verdict = "ok  " if c.holds else "MISS"
+        print(f"  {verdict} {c.claim:<{widths[0]}}  {c.source:<{widths[1]}}  {c.measured}  (goal {c.goal})")
     for rows_name, rows in report.data.items():
         print(f"\n  {rows_name}")
         if rows:

@@ -9,9 +9,10 @@ import numpy as np
 from numba import njit
 
 from holdfast.state import checkpoint
-from holdfast.state.hashmap import PLAIN, VAR0, VAR1, HashMap, Keys, MapLayout, make_keys
+from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import pack_value, value_copy_out, value_length
 from holdfast.state.intrinsics import address, load, mix, store
+from holdfast.state.keys import PLAIN, VAR0, VAR1, Keys, make_keys
 from holdfast.state.pages import REFS, PagePool, Snapshot
 
 Column = int | str | bytes | None

@@ -10,29 +10,25 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from holdfast.state.hashmap import (
-    BLOCK_ROWS,
+from holdfast.state.hashmap import BLOCK_ROWS
+from holdfast.state.index import (
     BUCKET_SLOTS,
     BUCKET_WORDS,
     FILL_MAX,
-    K_HASHES,
-    K_NULLS,
-    K_ROWS,
-    K_WORDS,
-    Keys,
-    _free_in,
-    _hash_of,
-    _rid_at,
-    _tag,
-    _zero_bytes,
+    LOW4,
+    ONES,
+    free_in,
+    rid_at,
+    tag_at,
+    tag_of,
+    zero_bytes,
 )
 from holdfast.state.intrinsics import address, load, multiply_high, prefetch, store, trailing_zeros
+from holdfast.state.keys import K_HASHES, K_NULLS, K_ROWS, K_WORDS, Keys
 from holdfast.state.pages import bump, new_block
 
 #: Addresses of records, buckets and the touched bits; words of a record, buckets, records, key words.
 RECORDS, TABLE, TOUCHED, RW, BUCKETS, COUNT, KW = range(7)
-_ONES = np.uint64(0x0101010101010101)
-_LOW4 = np.uint64(0xFFFFFFFF)
 
 
 @njit(cache=True)
@@ -55,7 +51,7 @@ def _next(f, bucket):
 def _same(f, rid, keys, i):
     at = _record(f, rid)
     kw = load(f, KW)
-    if (np.uint64(load(at, 0)) & _LOW4) != np.uint64(load(load(keys, K_NULLS), i)):
+    if (np.uint64(load(at, 0)) & LOW4) != np.uint64(load(load(keys, K_NULLS), i)):
         return False
     for j in range(kw):
         if load(at, 1 + j) != load(load(keys, K_WORDS), i * kw + j):
@@ -65,19 +61,19 @@ def _same(f, rid, keys, i):
 
 @njit(cache=True)
 def _find(f, keys, i, h):
-    tag = _tag(h)
+    tag = tag_of(h)
     bucket = _bucket(f, h)
     while True:
         for half in range(2):
-            z = _zero_bytes(np.uint64(load(bucket, half)) ^ (tag * _ONES))
+            z = zero_bytes(np.uint64(load(bucket, half)) ^ (tag * ONES))
             if half == 1:
-                z &= _LOW4
+                z &= LOW4
             while z != np.uint64(0):
-                rid = _rid_at(bucket, half * 8 + np.int64(trailing_zeros(z) >> np.uint64(3)))
+                rid = rid_at(bucket, half * 8 + np.int64(trailing_zeros(z) >> np.uint64(3)))
                 if _same(f, rid, keys, i):
                     return rid
                 z &= z - np.uint64(1)
-        if np.uint64(load(bucket, 1)) >> np.uint64(48) == np.uint64(0):
+        if np.uint64(load(bucket, 1)) >> np.uint64(32) == np.uint64(0):
             return -1
         bucket = _next(f, bucket)
 
@@ -86,57 +82,75 @@ def _find(f, keys, i, h):
 def _enter(f, h, rid):
     bucket = _bucket(f, h)
     while True:
-        j = _free_in(bucket)
+        j = free_in(bucket)
         if j >= 0:
             break
-        store(bucket, 1, np.int64(np.uint64(load(bucket, 1)) + (np.uint64(1) << np.uint64(48))))
+        store(bucket, 1, np.int64(np.uint64(load(bucket, 1)) + (np.uint64(1) << np.uint64(32))))
         bucket = _next(f, bucket)
-    store(bucket, j >> 3, np.int64(np.uint64(load(bucket, j >> 3)) | (_tag(h) << np.uint64(8 * (j & 7)))))
+    store(bucket, j >> 3, np.int64(np.uint64(load(bucket, j >> 3)) | (tag_of(h) << np.uint64(8 * (j & 7)))))
     shift = np.uint64(32 * (j & 1))
-    pair = np.uint64(load(bucket, 2 + (j >> 1))) & ~(_LOW4 << shift)
+    pair = np.uint64(load(bucket, 2 + (j >> 1))) & ~(LOW4 << shift)
     store(bucket, 2 + (j >> 1), np.int64(pair | (np.uint64(rid) << shift)))
 
 
 @njit(cache=True)
-def _ask(f, keys, start, stop):
+def _ask(f, keys, start, stop, candidates):
+    hashes = load(keys, K_HASHES)
     for i in range(start, stop):
-        prefetch(_bucket(f, _hash_of(keys, i)))
+        bucket = _bucket(f, np.uint64(load(hashes, i)))
+        prefetch(bucket)
+        candidates[i - start] = bucket
     for i in range(start, stop):
-        h = _hash_of(keys, i)
-        bucket = _bucket(f, h)
-        z = _zero_bytes(np.uint64(load(bucket, 0)) ^ (_tag(h) * _ONES))
-        first = np.int64(0)
+        tag = tag_of(np.uint64(load(hashes, i)))
+        bucket = candidates[i - start]
+        j = np.int64(0)
+        z = zero_bytes(np.uint64(load(bucket, 0)) ^ (tag * ONES))
         if z == np.uint64(0):
-            z = _zero_bytes(np.uint64(load(bucket, 1)) ^ (_tag(h) * _ONES)) & _LOW4
-            first = np.int64(8)
+            z = zero_bytes(np.uint64(load(bucket, 1)) ^ (tag * ONES)) & LOW4
+            j = np.int64(8)
+        candidates[i - start] = -1
         if z != np.uint64(0):
-            prefetch(_record(f, _rid_at(bucket, first + np.int64(trailing_zeros(z) >> np.uint64(3)))))
+            j += np.int64(trailing_zeros(z) >> np.uint64(3))
+            if tag_at(bucket, j) == tag:
+                candidates[i - start] = rid_at(bucket, j)
+                prefetch(_record(f, candidates[i - start]))
+
+
+@njit(cache=True)
+def _find_or_insert(f, keys, i, identity):
+    h = np.uint64(load(load(keys, K_HASHES), i))
+    rid = _find(f, keys, i, h)
+    if rid < 0:
+        kw = load(f, KW)
+        rid = bump(f, COUNT, 1) - 1
+        at = _record(f, rid)
+        store(at, 0, load(load(keys, K_NULLS), i))
+        for j in range(kw):
+            store(at, 1 + j, load(load(keys, K_WORDS), i * kw + j))
+        for w in range(len(identity)):
+            store(at, 1 + kw + w, identity[w])
+        _enter(f, h, rid)
+    return rid
 
 
 @njit(cache=True, nogil=True)
 def flat_upsert(f, keys, identity, out):
     n = load(keys, K_ROWS)
-    kw = load(f, KW)
+    candidates = np.empty(BLOCK_ROWS, np.int64)
+    records = load(f, RECORDS)
+    record_bytes = 8 * load(f, RW)
     touched = load(f, TOUCHED)
     i = 0
     while i < n:
         stop = min(n, i + BLOCK_ROWS)
-        _ask(f, keys, i, stop)
+        _ask(f, keys, i, stop, candidates)
+        first = i
         while i < stop:
-            h = np.uint64(load(load(keys, K_HASHES), i))
-            rid = _find(f, keys, i, h)
-            if rid < 0:
-                rid = bump(f, COUNT, 1) - 1
-                at = _record(f, rid)
-                store(at, 0, load(load(keys, K_NULLS), i))
-                for j in range(kw):
-                    store(at, 1 + j, load(load(keys, K_WORDS), i * kw + j))
-                for w in range(len(identity)):
-                    store(at, 1 + kw + w, identity[w])
-                _enter(f, h, rid)
-            word = np.uint64(load(touched, rid >> 6)) | (np.uint64(1) << np.uint64(rid & 63))
-            store(touched, rid >> 6, np.int64(word))
-            out[i] = _record(f, rid)
+            rid = candidates[i - first]
+            if rid < 0 or not _same(f, rid, keys, i):
+                rid = _find_or_insert(f, keys, i, identity)
+            store(touched, rid >> 6, load(touched, rid >> 6) | (1 << (rid & 63)))
+            out[i] = records + rid * record_bytes
             i += 1
 
 

@@ -25,8 +25,9 @@ from holdfast.operators.footprints import Footprints
 from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator, numbers
 from holdfast.operators.panes import PaneMap
 from holdfast.operators.program import Program
-from holdfast.state.hashmap import HashMap, MapLayout, make_keys
+from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import extract_long, point_to
+from holdfast.state.keys import make_keys
 from holdfast.state.pages import PagePool
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -16,9 +16,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import InputError
-from holdfast.state.hashmap import HashMap, Keys, make_keys
+from holdfast.state.hashmap import HashMap
 from holdfast.state.heap import extract_long, heap_free, is_long, long_length, own_value, point_to
 from holdfast.state.intrinsics import load, store
+from holdfast.state.keys import Keys, make_keys
 from holdfast.state.slots import HEAP, SlotStore, record_writable
 
 _LOW4 = 0xFFFFFFFF

@@ -22,8 +22,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError
-from holdfast.state.hashmap import PLAIN, VAR0, VAR1, Keys, make_keys
 from holdfast.state.heap import LONG_BYTES_MAX, SHORT_BYTES_MAX, pack_value, value_copy_out, value_length
+from holdfast.state.keys import PLAIN, VAR0, VAR1, Keys, make_keys
 
 KEY_COLUMNS_MAX = 32
 

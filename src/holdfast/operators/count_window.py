@@ -25,9 +25,10 @@ from holdfast.operators.capture import Incoming, Part, rids_from, take_part
 from holdfast.operators.columns import KEY_COLUMNS_MAX, check_schema, column_of, decode, pack_keys
 from holdfast.operators.operator import NEVER, StateConfig, StatefulOperator, numbers
 from holdfast.operators.program import Program
-from holdfast.state.hashmap import PLAIN, HashMap, Keys, MapLayout, make_keys
+from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import extract_long, point_to
 from holdfast.state.intrinsics import address, load, store
+from holdfast.state.keys import PLAIN, Keys, make_keys
 
 
 @dataclass(frozen=True)

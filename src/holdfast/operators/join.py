@@ -28,9 +28,9 @@ from holdfast.operators.columns import Column, check_schema, column_of, decode, 
 from holdfast.operators.operator import NEVER, StateConfig, StatefulOperator, numbers
 from holdfast.operators.panes import PaneMap, next_rid
 from holdfast.operators.union import Watermarks
-from holdfast.state.hashmap import VAR0, Keys, make_keys
 from holdfast.state.heap import is_long, own_value
 from holdfast.state.intrinsics import load, store
+from holdfast.state.keys import VAR0, Keys, make_keys
 from holdfast.state.slots import HEAP, SlotStore, mark_touched, record_address, record_writable, slot_alloc, slot_free
 
 LEFT, RIGHT = 0, 1

@@ -12,8 +12,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.state.hashmap import PLAIN, SLOTS, HashMap, Keys, MapLayout, make_keys
+from holdfast.state.hashmap import HashMap, MapLayout
+from holdfast.state.index import SLOTS
 from holdfast.state.intrinsics import load, store
+from holdfast.state.keys import PLAIN, Keys, make_keys
 from holdfast.state.ordered import OrderedMap, ordered_find, ordered_put, ordered_remove
 from holdfast.state.pages import PagePool
 from holdfast.state.slots import record_address

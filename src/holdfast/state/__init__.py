@@ -15,7 +15,8 @@ from holdfast.kernelcache import versioned
 with versioned():
     from holdfast.state.checkpoint import Checkpoint, restore, stream, write
     from holdfast.state.deque import Deque
-    from holdfast.state.hashmap import HashMap, Keys, MapLayout, make_keys
+    from holdfast.state.hashmap import HashMap, MapLayout
+    from holdfast.state.keys import Keys, make_keys
     from holdfast.state.ordered import OrderedMap
     from holdfast.state.pages import PagePool, PageSet, PoolStats, Snapshot
     from holdfast.state.slots import SlotStore

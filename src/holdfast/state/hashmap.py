@@ -24,517 +24,93 @@ colliding keys cost time, never correctness.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import StateError, check
-from holdfast.state.heap import heap_free, heap_put, is_long, long_length, same_value
-from holdfast.state.intrinsics import (
-    address,
-    copy_words,
-    load,
-    load_byte,
-    mix,
-    multiply_high,
-    prefetch,
-    store,
-    trailing_zeros,
-    zero_words,
+from holdfast.state.heap import heap_free, heap_put, is_long, long_length
+from holdfast.state.index import (
+    BUCKET_SLOTS,
+    BUCKET_WORDS,
+    BUCKETS,
+    DEPTH,
+    DEPTH_MAX,
+    DIRECTORY,
+    FILL_MAX,
+    FULL,
+    HAS_VARS,
+    INDEX,
+    KIND_INDEX,
+    LOW4,
+    ONES,
+    SLOTS,
+    find_rid,
+    hash_record,
+    home_of,
+    index_depth,
+    index_insert,
+    index_remove,
+    key_word,
+    key_words,
+    kind_of,
+    rebuild_directory,
+    reset_index,
+    rid_at,
+    same_key,
+    tag_at,
+    tag_of,
+    zero_bytes,
 )
+from holdfast.state.intrinsics import address, load, prefetch, store, trailing_zeros, zero_words
+from holdfast.state.keys import K_HASHES, K_NULLS, K_ROWS, K_WORDS, VAR0, VAR1, Keys, hash_of
 from holdfast.state.pages import (
     ABSENT,
     FAULT,
     HEADER_WORDS,
-    HOLE,
-    N,
+    SEQ,
+    SHIFT,
+    STAMP,
+    TABLE,
+    WORDS,
     PagePool,
-    add_page,
-    bump,
-    drop_page,
-    is_absent,
     new_block,
-    physical,
-    readable,
     writable,
 )
 from holdfast.state.slots import (
+    BITMAP_WORDS,
+    FIRST,
     HEAP,
     KW,
     LIVE,
     PAGES,
     RW,
+    SLOT_BITS,
+    TOUCHED,
     VAR_AT,
     VARS,
     SlotStore,
     is_taken,
-    mark_touched,
-    page_of,
     record_address,
-    record_writable,
     slot_alloc,
     slot_free,
     slot_place,
 )
 
-KIND_INDEX = 2
-
-#: Kinds of key words: a plain word; the first and the second word of a variable-length value.
-PLAIN, VAR0, VAR1 = 0, 1, 2
-
-BUCKET_WORDS = 8
-BUCKET_SLOTS = 12
-#: Words of an index page's header: entries, how many bits of the hash it stands for and which, the overflow page
-#: (+ 1), and whether it is one.
-P_COUNT, P_DEPTH, P_PREFIX, P_NEXT, P_CHAINED = 2, 3, 4, 5, 6
-#: A map's block: addresses of the records, the index's page set, the directory and the kinds of key words; then
-#: buckets per page, entries at which a page is full, and the directory's depth.
-SLOTS, INDEX, DIRECTORY, KINDS, BUCKETS, FULL, DEPTH, DEPTH_MAX = range(8)
-#: A key batch's block: addresses of words, null bits and hashes; rows and key words.
-K_WORDS, K_NULLS, K_HASHES, K_ROWS = range(4)
-
-#: Fill at which a page splits: higher saves memory, but more entries leave their home bucket.
-FILL_MAX = 0.84
-
-#: A page that is less than a quarter full looks for a page to join after so many removals.
-SHRINK_EVERY = 32
-
 BLOCK_ROWS = 32
-
-_ONES = np.uint64(0x0101010101010101)
-_HIGHS = np.uint64(0x8080808080808080)
-_LOW4 = np.uint64(0xFFFFFFFF)
-_SEED = np.uint64(0x9E3779B97F4A7C15)
-_KEY = np.uint64(0xE7037ED1A0B428DB)
-#: A bucket counts the entries that had to go further in the upper half of its second word; a page of 1 MiB holds more
-#: than 16 bits count.
-_PUSHED = np.uint64(32)
-
-
-class Keys(NamedTuple):
-    """A batch of packed keys. Long values refer to bytes of `owner`, which must live as long."""
-
-    words: NDArray[np.int64]  # (rows, key words)
-    nulls: NDArray[np.int64]  # null bits of the key columns
-    hashes: NDArray[np.uint64]
-    block: NDArray[np.int64]
-    owner: object
-
-    @property
-    def at(self) -> int:
-        return address(self.block)
-
-    def __len__(self) -> int:
-        return len(self.hashes)
-
-
-def make_keys(words: NDArray[np.int64], nulls: NDArray[np.int64], kinds: tuple[int, ...], owner: object = None) -> Keys:
-    """Hash packed keys and make them ready for a map."""
-    words = np.ascontiguousarray(words, np.int64)
-    nulls = np.ascontiguousarray(nulls, np.int64)
-    hashes = np.empty(len(words), np.uint64)
-    hash_rows(words, nulls, np.array(kinds, np.uint8), hashes)
-    block = new_block(K_WORDS, words, nulls, hashes)
-    block[K_ROWS] = len(words)
-    return Keys(words, nulls, hashes, block, owner)
-
-
-@njit(cache=True, nogil=True)
-def hash_rows(words, nulls, kinds, out):
-    """Hash packed keys. A long value counts by its first word only: that has its length and content hash."""
-    n, kw = words.shape
-    for i in range(n):
-        h = _SEED ^ np.uint64(nulls[i])
-        for j in range(kw):
-            if kinds[j] == VAR1 and is_long(words[i, j - 1]):
-                continue
-            h = mix(h ^ np.uint64(words[i, j]), _KEY)
-        out[i] = mix(h, _SEED)
-
-
-@njit(cache=True)
-def _kind(m, j):
-    return load_byte(load(m, KINDS), j)
-
-
-@njit(cache=True)
-def _key_words(m):
-    return load(load(m, SLOTS), KW)
-
-
-@njit(cache=True)
-def _hash_record(m, at):
-    h = _SEED ^ (np.uint64(load(at, 0)) & _LOW4)
-    for j in range(_key_words(m)):
-        if _kind(m, j) == VAR1 and is_long(load(at, j)):
-            continue
-        h = mix(h ^ np.uint64(load(at, 1 + j)), _KEY)
-    return mix(h, _SEED)
-
-
-@njit(cache=True)
-def _hash_of(keys, i):
-    return np.uint64(load(load(keys, K_HASHES), i))
-
-
-@njit(cache=True)
-def _key_word(m, keys, i, j):
-    return load(load(keys, K_WORDS), i * _key_words(m) + j)
-
-
-@njit(cache=True)
-def _tag(h):
-    """A byte from 1 to 255: zero means an empty slot."""
-    return np.uint64(1) + ((((h >> np.uint64(24)) & np.uint64(0xFFFF)) * np.uint64(255)) >> np.uint64(16))
-
-
-@njit(cache=True)
-def _home(m, h):
-    """The bucket in its page where an entry belongs."""
-    return np.int64(multiply_high((h & np.uint64(0xFFFFFF)) << np.uint64(40), np.uint64(load(m, BUCKETS))))
-
-
-@njit(cache=True)
-def _next_bucket(m, b):
-    return b + 1 if b + 1 < load(m, BUCKETS) else 0
-
-
-@njit(cache=True)
-def _bucket_at(page, b):
-    return page + 8 * (HEADER_WORDS + b * BUCKET_WORDS)
-
-
-@njit(cache=True)
-def _root(m, h):
-    """The index page that the directory names for a hash."""
-    return load(load(m, DIRECTORY), np.int64(h >> np.uint64(64 - load(m, DEPTH))))
-
-
-@njit(cache=True)
-def _zero_bytes(x):
-    """High bit set in each byte of x that is zero (and maybe in a byte above one: a candidate, not a verdict)."""
-    return (x - _ONES) & ~x & _HIGHS
-
-
-@njit(cache=True)
-def _rid_at(bucket, j):
-    return np.int64((np.uint64(load(bucket, 2 + (j >> 1))) >> np.uint64(32 * (j & 1))) & _LOW4)
-
-
-@njit(cache=True)
-def _tag_at(bucket, j):
-    return (np.uint64(load(bucket, j >> 3)) >> np.uint64(8 * (j & 7))) & np.uint64(0xFF)
-
-
-@njit(cache=True)
-def _pushed_past(bucket):
-    return np.uint64(load(bucket, 1)) >> _PUSHED != np.uint64(0)
-
-
-@njit(cache=True)
-def _same_key(pool, m, at, keys, i):
-    if (np.uint64(load(at, 0)) & _LOW4) != np.uint64(load(load(keys, K_NULLS), i)):
-        return False
-    for j in range(_key_words(m)):
-        stored = load(at, 1 + j)
-        given = _key_word(m, keys, i, j)
-        if _kind(m, j) == VAR1 and is_long(load(at, j)):
-            w0 = load(at, j)  # equal to the given one: compared just before
-            if not same_value(pool, load(load(m, SLOTS), HEAP), w0, stored, 0, w0, given):
-                return False
-        elif stored != given:
-            return False
-    return True
-
-
-@njit(cache=True)
-def _candidates(pool, m, bucket, half, tag, keys, i):
-    """Look at the slots of half a bucket whose tag fits: rid, -1 none, -3 a page has to be loaded first."""
-    s = load(m, SLOTS)
-    z = _zero_bytes(np.uint64(load(bucket, half)) ^ (tag * _ONES))
-    if half == 1:
-        z &= _LOW4
-    while z != np.uint64(0):
-        j = half * 8 + np.int64(trailing_zeros(z) >> np.uint64(3))
-        z &= z - np.uint64(1)
-        if _tag_at(bucket, j) != tag:
-            continue  # not even a hint: an empty slot still names the record that left it, key and all
-        rid = _rid_at(bucket, j)
-        if is_absent(load(s, PAGES), page_of(s, rid)):
-            return -3
-        if _same_key(pool, m, record_address(pool, s, rid), keys, i):
-            return rid
-    return -1
-
-
-@njit(cache=True)
-def find_rid(pool, m, keys, i):
-    """The record of key i: rid, -1 if there is none, -3 if a page has to be loaded first."""
-    h = _hash_of(keys, i)
-    tag = _tag(h)
-    lp = _root(m, h)
-    while True:
-        page = readable(pool, load(m, INDEX), lp)
-        b = _home(m, h)
-        for _ in range(load(m, BUCKETS)):
-            bucket = _bucket_at(page, b)
-            for half in range(2):
-                rid = _candidates(pool, m, bucket, half, tag, keys, i)
-                if rid != -1:
-                    return rid
-            if not _pushed_past(bucket):
-                break
-            b = _next_bucket(m, b)
-        if load(page, P_NEXT) == 0:
-            return -1
-        lp = load(page, P_NEXT) - 1
-
-
-@njit(cache=True)
-def _free_in(bucket):
-    """An empty slot of a bucket, or -1."""
-    z = _zero_bytes(np.uint64(load(bucket, 0)))
-    if z != np.uint64(0):
-        return np.int64(trailing_zeros(z) >> np.uint64(3))
-    z = _zero_bytes(np.uint64(load(bucket, 1))) & _LOW4
-    if z != np.uint64(0):
-        return 8 + np.int64(trailing_zeros(z) >> np.uint64(3))
-    return np.int64(-1)
-
-
-@njit(cache=True)
-def _put(m, page, h, rid):
-    """Enter (tag, rid) in an index page that has room."""
-    b = _home(m, h)
-    while True:
-        bucket = _bucket_at(page, b)
-        j = _free_in(bucket)
-        if j >= 0:
-            break
-        store(bucket, 1, np.int64(np.uint64(load(bucket, 1)) + (np.uint64(1) << _PUSHED)))
-        b = _next_bucket(m, b)
-    tags = np.uint64(load(bucket, j >> 3)) | (_tag(h) << np.uint64(8 * (j & 7)))
-    store(bucket, j >> 3, np.int64(tags))
-    shift = np.uint64(32 * (j & 1))
-    pair = np.uint64(load(bucket, 2 + (j >> 1))) & ~(_LOW4 << shift)
-    store(bucket, 2 + (j >> 1), np.int64(pair | (np.uint64(rid) << shift)))
-    bump(page, P_COUNT, 1)
-
-
-@njit(cache=True)
-def _entries(pool, m, page, rids, hashes):
-    """All entries of an index page with the hashes of their records; -3 if one of those has to be loaded first."""
-    s = load(m, SLOTS)
-    k = 0
-    for b in range(load(m, BUCKETS)):
-        bucket = _bucket_at(page, b)
-        for j in range(BUCKET_SLOTS):
-            if _tag_at(bucket, j) != np.uint64(0):
-                rids[k] = _rid_at(bucket, j)
-                if is_absent(load(s, PAGES), page_of(s, rids[k])):
-                    return -3
-                prefetch(record_address(pool, s, rids[k]))
-                k += 1
-    for i in range(k):
-        hashes[i] = _hash_record(m, record_address(pool, s, rids[i]))
-    return k
-
-
-@njit(cache=True)
-def _mostly_one_hash(hashes, k):
-    """Whether more than half of the hashes are the same (Boyer and Moore's vote, then a count)."""
-    candidate = np.uint64(0)
-    votes = 0
-    for i in range(k):
-        if votes == 0:
-            candidate = hashes[i]
-        votes += 1 if hashes[i] == candidate else -1
-    same = 0
-    for i in range(k):
-        if hashes[i] == candidate:
-            same += 1
-    return 2 * same > k
-
-
-@njit(cache=True)
-def _clear(m, page):
-    store(page, P_COUNT, 0)
-    zero_words(_bucket_at(page, 0), load(m, BUCKETS) * BUCKET_WORDS)
-
-
-@njit(cache=True)
-def _chain(pool, m, page):
-    """Move a page's content to an overflow page of its own and start over. 0, or -2 at the limit."""
-    extra = add_page(pool, load(m, INDEX), False)
-    if extra < 0:
-        return -2
-    other = readable(pool, load(m, INDEX), extra)
-    copy_words(_bucket_at(other, 0), _bucket_at(page, 0), load(m, BUCKETS) * BUCKET_WORDS)
-    store(other, P_COUNT, load(page, P_COUNT))
-    store(other, P_NEXT, load(page, P_NEXT))
-    store(other, P_CHAINED, 1)
-    _clear(m, page)
-    store(page, P_NEXT, extra + 1)
-    return 0
-
-
-@njit(cache=True)
-def _make_room(pool, m, lp):
-    """Split a full page in two, or chain an overflow page to it. 0, -2 limit, -3 a page has to be loaded first."""
-    page = writable(pool, load(m, INDEX), lp)
-    if page < 0:
-        return page
-    total = load(m, BUCKETS) * BUCKET_SLOTS
-    rids = np.empty(total, np.int64)
-    hashes = np.empty(total, np.uint64)
-    k = _entries(pool, m, page, rids, hashes)
-    if k < 0:
-        return k
-    depth = load(page, P_DEPTH)
-    if load(page, P_NEXT) != 0 or depth >= load(m, DEPTH_MAX) or _mostly_one_hash(hashes, k):
-        return _chain(pool, m, page)  # what has an overflow page keeps to it: its entries are not here to be divided
-    sibling = add_page(pool, load(m, INDEX), False)
-    if sibling < 0:
-        return -2
-    other = readable(pool, load(m, INDEX), sibling)
-    prefix = load(page, P_PREFIX)
-    store(page, P_DEPTH, depth + 1)
-    store(page, P_PREFIX, prefix << 1)
-    store(other, P_DEPTH, depth + 1)
-    store(other, P_PREFIX, (prefix << 1) | 1)
-    if depth == load(m, DEPTH):  # it cannot tell the halves apart
-        _double_directory(m)
-    _enter(m, other, sibling)
-    _clear(m, page)
-    for i in range(k):
-        upper = (hashes[i] >> np.uint64(63 - depth)) & np.uint64(1)
-        _put(m, other if upper == np.uint64(1) else page, hashes[i], rids[i])
-    return 0
-
-
-@njit(cache=True)
-def _enter(m, page, lp):
-    """Name a page in the directory for all hashes that it stands for."""
-    span = 1 << (load(m, DEPTH) - load(page, P_DEPTH))
-    first = load(page, P_PREFIX) * span
-    for i in range(first, first + span):
-        store(load(m, DIRECTORY), i, lp)
-
-
-@njit(cache=True)
-def _double_directory(m):
-    directory = load(m, DIRECTORY)
-    for i in range((1 << load(m, DEPTH)) - 1, -1, -1):
-        store(directory, 2 * i + 1, load(directory, i))
-        store(directory, 2 * i, load(directory, i))
-    bump(m, DEPTH, 1)
-
-
-@njit(cache=True)
-def index_insert(pool, m, h, rid):
-    """Enter a record. 0, -2 at the memory limit, -3 if a page has to be loaded first; not entered unless 0."""
-    while True:
-        lp = _root(m, h)
-        page = writable(pool, load(m, INDEX), lp)
-        if page < 0:
-            return page
-        if load(page, P_COUNT) < load(m, FULL):
-            _put(m, page, h, rid)
-            return 0
-        code = _make_room(pool, m, lp)
-        if code < 0:
-            return code
-
-
-@njit(cache=True)
-def _erase(m, page, b, j, h):
-    """Empty slot j of bucket b; the buckets that the entry was pushed past no longer count it."""
-    bucket = _bucket_at(page, b)
-    store(bucket, j >> 3, np.int64(np.uint64(load(bucket, j >> 3)) & ~(np.uint64(0xFF) << np.uint64(8 * (j & 7)))))
-    bump(page, P_COUNT, -1)
-    passed = _home(m, h)
-    while passed != b:
-        at = _bucket_at(page, passed)
-        store(at, 1, np.int64(np.uint64(load(at, 1)) - (np.uint64(1) << _PUSHED)))
-        passed = _next_bucket(m, passed)
-
-
-@njit(cache=True)
-def _shrink(pool, m, lp, before):
-    """After a removal: an empty overflow page goes, a page that is mostly empty joins its buddy. Never needed, so what
-    would take memory or a page from the file is left for another time. `before` names the page in front, in a chain."""
-    pages = load(m, INDEX)
-    page = readable(pool, pages, lp)
-    if load(page, P_CHAINED) != 0:
-        front = writable(pool, pages, before) if load(page, P_COUNT) == 0 else -1
-        if front > 0:
-            store(front, P_NEXT, load(page, P_NEXT))
-            drop_page(pool, pages, lp)
-        return
-    while load(page, P_DEPTH) > 0 and load(page, P_NEXT) == 0:
-        depth = load(page, P_DEPTH)
-        twin = load(load(m, DIRECTORY), (load(page, P_PREFIX) ^ 1) << (load(m, DEPTH) - depth))
-        other = readable(pool, pages, twin)
-        count = load(other, P_COUNT)
-        if (
-            load(other, P_DEPTH) != depth
-            or load(other, P_NEXT) != 0
-            or count + load(page, P_COUNT) > load(m, FULL) >> 1
-        ):
-            return
-        rids = np.empty(count, np.int64)
-        hashes = np.empty(count, np.uint64)
-        if _entries(pool, m, other, rids, hashes) < 0:
-            return
-        for i in range(count):
-            _put(m, page, hashes[i], rids[i])
-        store(page, P_DEPTH, depth - 1)
-        store(page, P_PREFIX, load(page, P_PREFIX) >> 1)
-        _enter(m, page, lp)
-        drop_page(pool, pages, twin)
-
-
-@njit(cache=True)
-def index_remove(pool, m, h, rid):
-    """Take a record out. 0, -2 at the memory limit, -1 if it is not there."""
-    lp = _root(m, h)
-    before = np.int64(-1)
-    while True:
-        page = readable(pool, load(m, INDEX), lp)
-        b = _home(m, h)
-        for _ in range(load(m, BUCKETS)):
-            bucket = _bucket_at(page, b)
-            for j in range(BUCKET_SLOTS):
-                if _tag_at(bucket, j) != np.uint64(0) and _rid_at(bucket, j) == rid:
-                    page = writable(pool, load(m, INDEX), lp)
-                    if page < 0:
-                        return page
-                    _erase(m, page, b, j, h)
-                    count = load(page, P_COUNT)
-                    if count <= load(m, FULL) >> 2 and count % SHRINK_EVERY == 0:
-                        _shrink(pool, m, lp, before)
-                    return 0
-            if not _pushed_past(bucket):
-                break
-            b = _next_bucket(m, b)
-        if load(page, P_NEXT) == 0:
-            return -1
-        before = lp
-        lp = load(page, P_NEXT) - 1
 
 
 @njit(cache=True)
 def _intern(pool, m, at, keys, i):
     """Move the long values of a new record's key into the heap. 0, or -2 with nothing kept."""
     heap = load(load(m, SLOTS), HEAP)
-    for j in range(_key_words(m)):
-        if _kind(m, j) == VAR1 and is_long(load(at, j)):
-            place = heap_put(pool, heap, _key_word(m, keys, i, j), long_length(load(at, j)))
+    for j in range(key_words(m)):
+        if kind_of(m, j) == VAR1 and is_long(load(at, j)):
+            place = heap_put(pool, heap, key_word(m, keys, i, j), long_length(load(at, j)))
             if place < 0:
                 for q in range(j):
-                    if _kind(m, q) == VAR1 and is_long(load(at, q)):
+                    if kind_of(m, q) == VAR1 and is_long(load(at, q)):
                         heap_free(pool, heap, load(at, 1 + q), long_length(load(at, q)))
                 return -2
             store(at, 1 + j, place)
@@ -548,16 +124,16 @@ def _fill(pool, m, rid, keys, i, identity):
     at = record_address(pool, s, rid)
     zero_words(at, load(s, RW))
     store(at, 0, load(load(keys, K_NULLS), i))
-    for j in range(_key_words(m)):
-        store(at, 1 + j, _key_word(m, keys, i, j))
+    for j in range(key_words(m)):
+        store(at, 1 + j, key_word(m, keys, i, j))
     for w in range(len(identity)):
-        store(at, 1 + _key_words(m) + w, identity[w])
+        store(at, 1 + key_words(m) + w, identity[w])
     code = _intern(pool, m, at, keys, i)
     if code < 0:
         for v in range(load(s, VARS)):
             store(at, load(load(s, VAR_AT), v), 0)  # the heap has let go of them already
     else:
-        code = index_insert(pool, m, _hash_of(keys, i), rid)
+        code = index_insert(pool, m, hash_of(keys, i), rid)
     if code < 0:
         slot_free(pool, s, rid)
     return code
@@ -574,24 +150,68 @@ def _insert(pool, m, keys, i, identity):
 
 
 @njit(cache=True)
-def _ask(pool, m, keys, start, stop):
-    """Start the loads that a block of look-ups will need: the buckets, then the records that they name."""
+def _ask(pool, m, keys, start, stop, candidates):
+    """Start the loads that a block of look-ups will need: the buckets, then the records that they name.
+
+    candidates[i - start] becomes the record that the tag of key i names first, or -1: most often the right one.
+    """
     s = load(m, SLOTS)
+    directory = load(m, DIRECTORY)
+    table = load(load(m, INDEX), TABLE)
+    words = load(pool, WORDS) + 8 * HEADER_WORDS
+    page_shift = load(pool, SHIFT) + 3
+    hash_shift = np.uint64(64 - load(m, DEPTH))
+    hashes = load(keys, K_HASHES)
     for i in range(start, stop):
-        h = _hash_of(keys, i)
-        prefetch(_bucket_at(readable(pool, load(m, INDEX), _root(m, h)), _home(m, h)))
+        h = np.uint64(load(hashes, i))
+        page = load(table, load(directory, np.int64(h >> hash_shift)))
+        bucket = words + (page << page_shift) + 8 * BUCKET_WORDS * home_of(m, h)
+        prefetch(bucket)
+        candidates[i - start] = bucket
+    records = load(load(s, PAGES), TABLE)
+    slot_bits = load(s, SLOT_BITS)
+    slot_mask = (1 << slot_bits) - 1
+    record_bytes = 8 * load(s, RW)
+    record_words = load(pool, WORDS) + 8 * load(s, FIRST)
     for i in range(start, stop):
-        h = _hash_of(keys, i)
-        bucket = _bucket_at(readable(pool, load(m, INDEX), _root(m, h)), _home(m, h))
-        z = _zero_bytes(np.uint64(load(bucket, 0)) ^ (_tag(h) * _ONES))
-        first = np.int64(0)
+        tag = tag_of(np.uint64(load(hashes, i)))
+        bucket = candidates[i - start]
+        j = np.int64(0)
+        z = zero_bytes(np.uint64(load(bucket, 0)) ^ (tag * ONES))
         if z == np.uint64(0):
-            z = _zero_bytes(np.uint64(load(bucket, 1)) ^ (_tag(h) * _ONES)) & _LOW4
-            first = np.int64(8)
+            z = zero_bytes(np.uint64(load(bucket, 1)) ^ (tag * ONES)) & LOW4
+            j = np.int64(8)
+        candidates[i - start] = -1
         if z != np.uint64(0):
-            rid = _rid_at(bucket, first + np.int64(trailing_zeros(z) >> np.uint64(3)))
-            if physical(load(s, PAGES), page_of(s, rid)) > 0:
-                prefetch(record_address(pool, s, rid))
+            j += np.int64(trailing_zeros(z) >> np.uint64(3))
+            rid = rid_at(bucket, j)
+            page = load(records, rid >> slot_bits)
+            if tag_at(bucket, j) == tag and page > 0:
+                candidates[i - start] = rid
+                prefetch(record_words + (page << page_shift) + (rid & slot_mask) * record_bytes)
+
+
+@njit(cache=True)
+def _same_plain(at, nulls, words):
+    """Whether a record has this key; both are plain words. `words` is where the key's are, and how many."""
+    if (np.uint64(load(at, 0)) & LOW4) != np.uint64(nulls):
+        return False
+    for j in range(words[1]):
+        if load(at, 1 + j) != load(words[0], j):
+            return False
+    return True
+
+
+@njit(cache=True)
+def _find_or_insert(pool, m, keys, i, identity, fresh, fresh_count):
+    """What a candidate was not: (rid or code, fresh count)."""
+    rid = find_rid(pool, m, keys, i)
+    if rid == -1:
+        rid = _insert(pool, m, keys, i, identity)
+        if rid >= 0:
+            fresh[fresh_count] = rid
+            fresh_count += 1
+    return rid, fresh_count
 
 
 @njit(cache=True, nogil=True)
@@ -603,24 +223,50 @@ def upsert(pool, m, keys, start, identity, out, fresh, fresh_count):
     """
     n = load(keys, K_ROWS)
     s = load(m, SLOTS)
+    candidates = np.empty(BLOCK_ROWS, np.int64)
+    # what does not change during a batch, out of the blocks: the compiler cannot know
+    words = load(pool, WORDS) + 8 * load(s, FIRST)
+    page_shift = load(pool, SHIFT) + 3
+    seq = load(pool, SEQ)
+    table = load(load(s, PAGES), TABLE)
+    stamp = load(load(s, PAGES), STAMP)
+    touched = load(s, TOUCHED)
+    bitmap_words = load(s, BITMAP_WORDS)
+    slot_bits = load(s, SLOT_BITS)
+    slot_mask = (1 << slot_bits) - 1
+    record_bytes = 8 * load(s, RW)
+    kw = load(s, KW)
+    plain = load(m, HAS_VARS) == 0
+    nulls = load(keys, K_NULLS)
+    key_rows = load(keys, K_WORDS)
     i = start
     while i < n:
         stop = min(n, i + BLOCK_ROWS)
-        _ask(pool, m, keys, i, stop)
+        _ask(pool, m, keys, i, stop, candidates)
+        first = i
         while i < stop:
-            rid = find_rid(pool, m, keys, i)
-            if rid == -1:
-                rid = _insert(pool, m, keys, i, identity)
-                if rid >= 0:
-                    fresh[fresh_count] = rid
-                    fresh_count += 1
+            rid = candidates[i - first]
+            if rid >= 0:
+                at = words + (load(table, rid >> slot_bits) << page_shift) + (rid & slot_mask) * record_bytes
+                if plain:
+                    same = _same_plain(at, load(nulls, i), (key_rows + i * 8 * kw, kw))
+                else:
+                    same = same_key(pool, m, at, keys, i)
+                if not same:
+                    rid = np.int64(-1)
             if rid < 0:
-                return i, rid, fresh_count
-            at = record_writable(pool, s, rid)
-            if at < 0:
-                return i, at, fresh_count
-            mark_touched(s, rid)
-            out[i] = at
+                rid, fresh_count = _find_or_insert(pool, m, keys, i, identity, fresh, fresh_count)
+                if rid < 0:
+                    return i, rid, fresh_count
+            lp = rid >> slot_bits
+            if load(stamp, lp) != seq:
+                page = writable(pool, load(s, PAGES), lp)
+                if page < 0:
+                    return i, page, fresh_count
+            slot = rid & slot_mask
+            at = lp * bitmap_words + (slot >> 6)
+            store(touched, at, load(touched, at) | (1 << (slot & 63)))
+            out[i] = words + (load(table, lp) << page_shift) + slot * record_bytes
             i += 1
     return n, 0, fresh_count
 
@@ -629,10 +275,11 @@ def upsert(pool, m, keys, start, identity, out, fresh, fresh_count):
 def lookup(pool, m, keys, start, out):
     """Rids of keys, -1 where there is none; (rows done, code)."""
     n = load(keys, K_ROWS)
+    candidates = np.empty(BLOCK_ROWS, np.int64)
     i = start
     while i < n:
         stop = min(n, i + BLOCK_ROWS)
-        _ask(pool, m, keys, i, stop)
+        _ask(pool, m, keys, i, stop, candidates)
         while i < stop:
             rid = find_rid(pool, m, keys, i)
             if rid == -3:
@@ -653,7 +300,7 @@ def remove_rids(pool, m, rids, start):
             prefetch(record_address(pool, s, rids[i + BLOCK_ROWS]))
         if not is_taken(s, rids[i]):
             return i, -1
-        code = index_remove(pool, m, _hash_record(m, record_address(pool, s, rids[i])), rids[i])
+        code = index_remove(pool, m, hash_record(m, record_address(pool, s, rids[i])), rids[i])
         if code < 0:
             return i, code
         slot_free(pool, s, rids[i])
@@ -670,40 +317,6 @@ def place_records(pool, m, rids, keys, identity, start):
         if code < 0:
             return i, code
     return len(rids), 0
-
-
-@njit(cache=True)
-def _index_depth(pool, pages):
-    """Bits of the hash that the deepest page of a restored index stands for."""
-    depth = np.int64(1)
-    for lp in range(load(pages, N)):
-        if physical(pages, lp) != HOLE and load(readable(pool, pages, lp), P_CHAINED) == 0:
-            depth = max(depth, load(readable(pool, pages, lp), P_DEPTH))
-    return depth
-
-
-@njit(cache=True)
-def _rebuild_directory(pool, m, depth):
-    """From the headers of the index pages, in whatever order they were loaded."""
-    pages = load(m, INDEX)
-    store(m, DEPTH, depth)
-    for lp in range(load(pages, N)):
-        if physical(pages, lp) != HOLE and load(readable(pool, pages, lp), P_CHAINED) == 0:
-            _enter(m, readable(pool, pages, lp), lp)
-
-
-@njit(cache=True)
-def _reset_index(pool, m):
-    """Forget all index pages but one: the map is empty. The one it keeps is one it has just let go."""
-    pages = load(m, INDEX)
-    for lp in range(load(pages, N)):
-        if physical(pages, lp) != HOLE:
-            drop_page(pool, pages, lp)
-    lp = add_page(pool, pages, False)
-    store(m, DEPTH, 1)
-    store(load(m, DIRECTORY), 0, lp)
-    store(load(m, DIRECTORY), 1, lp)
-    return lp
 
 
 @dataclass(frozen=True)
@@ -738,7 +351,7 @@ class HashMap:
         self.index = pool.create(ids + 2, KIND_INDEX)
         buckets = (pool.page_words - HEADER_WORDS) // BUCKET_WORDS
         self.index.load_all()
-        depth = _index_depth(pool.at, self.index.at)
+        depth = index_depth(pool.at, self.index.at)
         depth_max = max(depth, min(24, pool.pages_max.bit_length() + 2))  # it may come from a larger pool
         self._directory = np.zeros(1 << depth_max, np.int64)
         self._kinds = np.array(layout.kinds, np.uint8)
@@ -747,9 +360,10 @@ class HashMap:
         self.block[FULL] = int(buckets * BUCKET_SLOTS * FILL_MAX)
         self.block[DEPTH] = 1
         self.block[DEPTH_MAX] = depth_max
+        self.block[HAS_VARS] = VAR0 in layout.kinds
         self.at = address(self.block)
         if len(self.index):
-            _rebuild_directory(pool.at, self.at, depth)
+            rebuild_directory(pool.at, self.at, depth)
         else:
             self._directory[:2] = self.index.allocate()
 
@@ -797,7 +411,7 @@ class HashMap:
             if code:
                 stuck_at = self._help(code, done, stuck_at)
         if self.slots.block[LIVE] == 0 and len(self.index) > 1 and not self.slots.pages.block[ABSENT]:
-            _reset_index(self.pool.at, self.at)
+            reset_index(self.pool.at, self.at)
 
     def place(self, rids: NDArray[np.int64], keys: Keys, identity: NDArray[np.int64]) -> None:
         """Make records of these keys at these very rids."""

@@ -17,9 +17,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError
-from holdfast.state.hashmap import K_ROWS, K_WORDS, VAR0, Keys, MapLayout
+from holdfast.state.hashmap import MapLayout
 from holdfast.state.heap import KIND_HEAP, Heap, compare_values, heap_count, heap_free, is_long, long_length, own_value
 from holdfast.state.intrinsics import address, copy_words, load, load_byte, store
+from holdfast.state.keys import K_ROWS, K_WORDS, VAR0, Keys
 from holdfast.state.pages import HEADER_WORDS, PagePool, add_page, bump, drop_page, new_block, readable, writable
 
 KIND_LEAF = 4

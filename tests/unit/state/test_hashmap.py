@@ -23,7 +23,8 @@ from state_tools import (
 )
 
 from holdfast.errors import InvariantError, MemoryLimitError
-from holdfast.state.hashmap import PLAIN, HashMap, MapLayout, _home, _tag, make_keys
+from holdfast.state.hashmap import HashMap, MapLayout, _home, _tag
+from holdfast.state.keys import PLAIN, make_keys
 
 _DOMAIN = (0, 1, -1, 2**63 - 1, -(2**63), 255, 1 << 32)
 
