@@ -23,7 +23,8 @@ from state_tools import (
 )
 
 from holdfast.errors import InvariantError, MemoryLimitError
-from holdfast.state.hashmap import HashMap, MapLayout, _home, _tag
+from holdfast.state.hashmap import HashMap, MapLayout
+from holdfast.state.index import home_of, tag_of
 from holdfast.state.keys import PLAIN, make_keys
 
 _DOMAIN = (0, 1, -1, 2**63 - 1, -(2**63), 255, 1 << 32)
@@ -110,8 +111,8 @@ def _keys_of_tag(tag: int, count: int) -> list[int]:
     hashes = make_keys(candidates, np.zeros(len(candidates), np.int64), (PLAIN,)).hashes
     m = HashMap(small_pool(), 1, INT)
     tags = 1 + (((hashes >> 24) & 0xFFFF) * 255 >> 16)
-    found = [i for i in np.flatnonzero(tags == tag) if _home(m.at, hashes[i]) == 0]
-    assert all(_tag(hashes[i]) == tag for i in found[:5])
+    found = [i for i in np.flatnonzero(tags == tag) if home_of(m.at, hashes[i]) == 0]
+    assert all(tag_of(hashes[i]) == tag for i in found[:5])
     return [int(i) for i in found[:count]]
 
 
