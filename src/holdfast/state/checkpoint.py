@@ -134,23 +134,35 @@ class Checkpoint:
     def close(self) -> None:
         self._source.close()
 
-    def frames(self) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """(set, logical page, words) in whatever order they come, each verified, each carried page exactly once.
+    def read_pages(self, pool: PagePool, wanted: set[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+        """Read every page, verified, in whatever order they come; names and physical pages of those that are wanted.
 
         A frame's own name is not covered by its checksum. If it were believed, a page that has lost its name would
-        be passed over, and an older version of it taken from the checkpoint before.
+        be passed over, and an older version of it taken from the checkpoint before: so each carried page must come
+        exactly once.
         """
         if self._pages_from >= 0:
             self._source.seek(self._pages_from)
         expected = {(s.id, int(lp)) for s in self.manifest.sets for lp in _numbers(s.carried)}
-        while expected:
-            set_id, lp, words = self._frame()
-            if (set_id, lp) not in expected:
-                raise self._corrupt("has a page that is doubled or foreign", f"page {lp} of set {set_id}")
-            expected.discard((set_id, lp))
-            yield set_id, lp, words
+        names: list[tuple[int, int]] = []
+        pages: list[int] = []
+        spare = pool.take_page()
+        try:
+            while expected:
+                name = self._frame(pool.page(spare))
+                if name not in expected:
+                    raise self._corrupt("has a page that is doubled or foreign", f"page {name[1]} of set {name[0]}")
+                expected.discard(name)
+                if name in wanted:
+                    names.append(name)
+                    pages.append(spare)
+                    spare = pool.take_page() if expected else -1
+        finally:
+            if spare >= 0:
+                pool.give_page(spare)
         if self._source.read(1):
             raise self._too_long()
+        return names, pages
 
     def offsets(self) -> dict[tuple[int, int], int]:
         """Where each page is in the file, from the manifest alone; the file must be as long as that says."""
@@ -169,20 +181,23 @@ class Checkpoint:
             raise self._too_long()
         return found
 
-    def page_at(self, offset: int, set_id: int, lp: int) -> NDArray[np.int64]:
-        """The page at this place; it must be the one that is expected there."""
+    def read_page(self, offset: int, set_id: int, lp: int, into: NDArray[np.int64]) -> None:
+        """Read the page at this place; it must be the one that is expected there."""
         self._source.seek(offset)
-        found_set, found_lp, words = self._frame()
-        if (found_set, found_lp) != (set_id, lp):
-            raise self._corrupt("has a page in the wrong place", f"set {found_set} page {found_lp} at byte {offset}")
-        return words
+        found = self._frame(into)
+        if found != (set_id, lp):
+            raise self._corrupt("has a page in the wrong place", f"set {found[0]} page {found[1]} at byte {offset}")
 
-    def _frame(self) -> tuple[int, int, NDArray[np.int64]]:
+    def _frame(self, into: NDArray[np.int64]) -> tuple[int, int]:
+        """Read the next frame's page straight into a page of the pool; its name."""
         set_id, lp, digest = _FRAME.unpack(self._exactly(_FRAME.size, "page"))
-        raw = self._exactly(self.manifest.page_bytes, f"page {lp} of set {set_id}")
-        if xxhash.xxh3_64_intdigest(raw) != digest:
+        view = memoryview(into).cast("B")
+        got = self._source.readinto(view)  # type: ignore[attr-defined]
+        if got != len(view):
+            raise self._corrupt("ends too early", f"wanted {len(view)} bytes for page {lp} of set {set_id}, got {got}")
+        if xxhash.xxh3_64_intdigest(view) != digest:
             raise self._corrupt("has a damaged page", f"page {lp} of set {set_id}: its checksum does not match")
-        return set_id, lp, np.frombuffer(raw, np.int64)
+        return set_id, lp
 
     def _exactly(self, n: int, what: str) -> bytes:
         raw = self._source.read(n)
@@ -217,26 +232,39 @@ def restore(checkpoints: Iterable[Checkpoint], pool: PagePool, *, lazy: bool = F
         for set_id, lps in wanted.items():
             pool.sets[set_id].expect_lazy(lps)
     else:
-        for checkpoint in reversed(chain):  # the newest version of a page wins
-            for set_id, lp, words in checkpoint.frames():
-                if (set_id, lp) in missing:
-                    missing.discard((set_id, lp))
-                    pool.sets[set_id].put(lp, words)
-        _none_missing(chain, missing)
-        for page_set in pool.sets.values():
-            page_set.loaded()
+        _load(chain, pool, missing)
     return chain[-1].manifest.meta
 
 
-def _lazy_loader(chain: list[Checkpoint], missing: set[tuple[int, int]]) -> Callable[[int, int], NDArray[np.int64]]:
+def _load(chain: list[Checkpoint], pool: PagePool, missing: set[tuple[int, int]]) -> None:
+    """Read all pages, the newest version of each, and then rebuild the page tables in one go."""
+    names: list[tuple[int, int]] = []
+    pages: list[int] = []
+    for checkpoint in reversed(chain):
+        found, read = checkpoint.read_pages(pool, missing)
+        missing.difference_update(found)
+        names += found
+        pages += read
+    _none_missing(chain, missing)
+    set_ids = sorted(pool.sets)
+    index = {set_id: i for i, set_id in enumerate(set_ids)}
+    which = np.array([index[set_id] for set_id, _ in names], np.int64)
+    pool.adopt(set_ids, which, np.array([lp for _, lp in names], np.int64), np.array(pages, np.int64))
+    for page_set in pool.sets.values():
+        page_set.count_pages()
+
+
+def _lazy_loader(
+    chain: list[Checkpoint], missing: set[tuple[int, int]]
+) -> Callable[[int, int, NDArray[np.int64]], None]:
     places: dict[tuple[int, int], tuple[Checkpoint, int]] = {}
     for checkpoint in chain:
         places.update((name, (checkpoint, at)) for name, at in checkpoint.offsets().items())
     _none_missing(chain, missing - places.keys())
 
-    def load(set_id: int, lp: int) -> NDArray[np.int64]:
+    def load(set_id: int, lp: int, into: NDArray[np.int64]) -> None:
         checkpoint, offset = places[set_id, lp]
-        return checkpoint.page_at(offset, set_id, lp)
+        checkpoint.read_page(offset, set_id, lp, into)
 
     return load
 

@@ -31,7 +31,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, CorruptPageError, MemoryLimitError, StateError, check
+from holdfast.errors import ConfigError, CorruptPageError, HoldfastError, MemoryLimitError, StateError, check
 from holdfast.state.intrinsics import address, copy_words, load, store, zero_words
 
 #: Words at the start of every page: [0] magic, kind and page set; [1] logical number; the rest is the structure's.
@@ -228,6 +228,24 @@ def _holes(pages):
     return count
 
 
+@njit(cache=True, nogil=True)
+def adopt_pages(pool, blocks, sets, lps, phys):
+    """Enter pages that have been read into physical pages in their sets' tables, in whatever order they came.
+
+    sets[i] is an index into `blocks`, the addresses of the sets' blocks. Every page's own header must agree: -1, or the
+    index of the first one that does not.
+    """
+    for i in range(len(phys)):
+        pages = blocks[sets[i]]
+        at = page_address(pool, phys[i])
+        if load(at, 0) != (MAGIC << 48) | (load(pages, KIND) << 32) | load(pages, ID) or load(at, 1) != lps[i]:
+            return i
+        store(load(pages, TABLE), lps[i], phys[i])
+        store(load(pages, STAMP), lps[i], load(pool, SEQ))
+        store(pages, N, max(load(pages, N), lps[i] + 1))
+    return -1
+
+
 @dataclass(frozen=True)
 class PoolStats:
     """Where the memory is. `pages` counts pages with a holder: live ones, and old ones that snapshots still read."""
@@ -328,7 +346,13 @@ class PageSet:
         """Load one absent page now."""
         check(self.pool.loader is not None, "a page is absent but nothing can load it", f"set {self.id}, page {lp}")
         assert self.pool.loader is not None
-        self.put(lp, self.pool.loader(self.id, lp))
+        phys = self.pool.take_page()
+        try:
+            self.pool.loader(self.id, lp, self.pool.page(phys))
+            self.pool.adopt([self.id], np.zeros(1, np.int64), np.array([lp]), np.array([phys]))
+        except HoldfastError:
+            unref(self.pool.at, phys)
+            raise
         self._no_longer_absent()  # only now: at the limit the page is still absent, and can be loaded later
         if self.on_load is not None:
             self.on_load(lp)
@@ -346,30 +370,6 @@ class PageSet:
         self.block[COUNT] -= 1
         self._no_longer_absent()
 
-    def put(self, lp: int, content: NDArray[np.int64]) -> None:
-        """Place a loaded page, in any order; the page's own header must agree."""
-        expected = (MAGIC << 48) | (self.kind << 32) | self.id
-        if int(content[0]) != expected or int(content[1]) != lp:
-            raise CorruptPageError(
-                "a loaded page belongs elsewhere",
-                detail=f"set {self.id}, page {lp}: header {int(content[0]):#x}/{int(content[1])}",
-                hint="The checkpoint was written by another structure or version; restore from another one.",
-            )
-        self.check_fits(lp)
-        pool = self.pool
-        phys = alloc(pool.at)
-        if phys == 0:
-            pool.make_room()
-            phys = alloc(pool.at)
-            if phys == 0:
-                raise pool.limit_error()
-        pool.page(phys)[:] = content
-        if self.table[lp] == HOLE:
-            self.block[COUNT] += 1
-        self.table[lp] = phys
-        self._stamp[lp] = pool.block[SEQ]
-        self.block[N] = max(int(self.block[N]), lp + 1)
-
     def expect_lazy(self, lps: NDArray[np.int64]) -> None:
         """Mark pages as present but not loaded."""
         if len(lps):
@@ -377,7 +377,7 @@ class PageSet:
         self.table[lps] = LAZY
         self.block[ABSENT] = len(lps)
         self.block[N] = int(lps.max()) + 1 if len(lps) else 0
-        self.loaded()
+        self.count_pages()
 
     def check_fits(self, lp: int) -> None:
         """Refuse a page number that this pool's tables cannot hold."""
@@ -388,8 +388,8 @@ class PageSet:
                 hint=f"Give the pool the limit under which the state was built, at least {lp + 1} pages.",
             )
 
-    def loaded(self) -> None:
-        """Call after all `put`s: rebuilds what the page table implies."""
+    def count_pages(self) -> None:
+        """After pages were adopted: how many there are, and which numbers are free."""
         _holes(self.at)
 
     def _load_if_lazy(self, lp: int) -> None:
@@ -490,14 +490,42 @@ class PagePool:
         self.block[SHIFT] = self.shift
         self.at = address(self.block)
         self.sets: dict[int, PageSet] = {}
-        #: Set by a lazy restore: (set id, logical page) -> words.
-        self.loader: Callable[[int, int], NDArray[np.int64]] | None = None
+        #: Set by a lazy restore: reads (set id, logical page) into these words.
+        self.loader: Callable[[int, int, NDArray[np.int64]], None] | None = None
         self._open: list[Snapshot] = []
 
     def page(self, phys: int) -> NDArray[np.int64]:
         """The words of a physical page."""
         base = phys << self.shift
         return self.words[base : base + self.page_words]
+
+    def take_page(self) -> int:
+        """A physical page to read something into."""
+        phys = alloc(self.at)
+        if phys == 0:
+            self.make_room()
+            phys = alloc(self.at)
+            if phys == 0:
+                raise self.limit_error()
+        return phys
+
+    def give_page(self, phys: int) -> None:
+        """Give back a page that `take_page` gave and no set has adopted."""
+        unref(self.at, phys)
+
+    def adopt(
+        self, set_ids: list[int], which: NDArray[np.int64], lps: NDArray[np.int64], phys: NDArray[np.int64]
+    ) -> None:
+        """Make pages that were read part of their sets: page i is number lps[i] of set set_ids[which[i]]."""
+        blocks = np.array([self.sets[i].at for i in set_ids], np.int64)
+        bad = adopt_pages(self.at, blocks, which, lps, phys)
+        if bad >= 0:
+            header = self.page(int(phys[bad]))
+            raise CorruptPageError(
+                "a loaded page belongs elsewhere",
+                detail=f"set {set_ids[which[bad]]}, page {lps[bad]}: header {int(header[0]):#x}/{int(header[1])}",
+                hint="The checkpoint was written by another structure or version; restore from another one.",
+            )
 
     # -- page sets ----------------------------------------------------------------------------------------------
 

@@ -352,10 +352,13 @@ def test_the_figures_add_up():
 
 def test_a_page_that_belongs_elsewhere_is_refused():
     _, page_set = _filled(count=2)
-    target = small_pool().create(1, KIND)
+    target = small_pool()
+    target.create(1, KIND)
     for content, lp in ((page_set.resolve(0), 1), (np.zeros(512, np.int64), 0)):
+        phys = target.take_page()
+        target.page(phys)[:] = content
         with pytest.raises(CorruptPageError, match="belongs elsewhere"):
-            target.put(lp, content)
+            target.adopt([1], np.zeros(1, np.int64), np.array([lp]), np.array([phys]))
     with pytest.raises(CorruptPageError, match="belongs elsewhere"):
         small_pool().create(2, KIND).put(0, page_set.resolve(0))
     assert len(target) == 0
