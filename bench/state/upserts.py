@@ -84,3 +84,15 @@ def run(quick: bool) -> Report:
         "count(*) upserts a second on one core, 100 MB map", "design §5", "10 M/s", f"{rate:.1f} M/s", rate >= 10
     )
     return report
+
+
+def plot(axes: Any, report: Report) -> None:
+    rows = report.data["upserts"]
+    sizes = [r["state MB"] for r in rows]
+    for name in ("plain arrays", "8 KiB pages", "64 KiB pages"):
+        axes.plot(sizes, [r[f"{name} M/s"] for r in rows], marker="o", label=name)
+    axes.axhline(10, color="grey", lw=0.8)
+    axes.set(xscale="log", xlabel="live records (MB)", ylabel="million upserts a second, one core", ylim=(0, None))
+    axes.set_title("Pages against plain arrays (sguard tables 5-6)")
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
