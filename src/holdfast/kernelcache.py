@@ -2,7 +2,8 @@
 
 Numba notices when the file of a cached function changes, but not when a function that was compiled into it does: after
 an update, kernels in one module would go on using old code from another. So all kernels of a tree share one directory
-that is named after the hash of the tree's sources; an update starts an empty one and removes the old.
+that is named after the hash of the tree's sources; an update starts an empty one. The last few stay: a process that
+was started before the update may still have kernels to compile, and fails if its directory is gone.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from pathlib import Path
 
 import numba
 import xxhash
+from numba.core import config
 
 _ROOT = Path(__file__).parent
 #: Everything that kernels are written in.
 _SOURCES = ("state", "operators")
+#: Versions kept beside the current one.
+OTHERS_MAX = 3
 
 
 def directory() -> Path:
@@ -39,12 +43,12 @@ def versioned() -> Iterator[None]:
     """Kernels that are defined inside are cached in `directory()`; what others cache is left alone."""
     target = directory()
     target.mkdir(parents=True, exist_ok=True)
-    for old in target.parent.glob("kernels-*"):
-        if old != target:
-            shutil.rmtree(old, ignore_errors=True)
-    before = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
-    numba.config.CACHE_DIR = str(target)  # pyright: ignore[reportAttributeAccessIssue]
+    others = [path for path in target.parent.glob("kernels-*") if path != target]
+    for old in sorted(others, key=lambda path: path.stat().st_mtime)[:-OTHERS_MAX]:
+        shutil.rmtree(old, ignore_errors=True)
+    before = config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
+    config.CACHE_DIR = str(target)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
+        config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]

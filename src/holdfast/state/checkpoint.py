@@ -85,7 +85,7 @@ def stream(snapshot: Snapshot, meta: bytes = b"") -> Iterator[bytes | memoryview
         index = 0
         for set_id, lps in zip(snapshot.set_ids, snapshot.lps, strict=True):
             for lp in lps:
-                page = memoryview(snapshot.page(index)).cast("B")
+                page = snapshot.page(index).data.cast("B")
                 digest = xxhash.xxh3_64_intdigest(page)
                 snapshot.check_open()  # else the page may have been another's when it was digested
                 yield _FRAME.pack(set_id, lp, digest)

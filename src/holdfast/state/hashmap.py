@@ -29,7 +29,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import StateError, check
+from holdfast.errors import ConfigError, StateError, check
 from holdfast.state.heap import heap_free, heap_put, is_long, long_length
 from holdfast.state.index import (
     BUCKET_SLOTS,
@@ -99,6 +99,9 @@ from holdfast.state.slots import (
 )
 
 BLOCK_ROWS = 32
+
+#: Null bits that a record has room for.
+KEY_COLUMNS_MAX = 32
 
 
 @njit(cache=True)
@@ -343,6 +346,13 @@ class HashMap:
     SETS = 3
 
     def __init__(self, pool: PagePool, ids: int, layout: MapLayout) -> None:
+        columns = sum(kind != VAR1 for kind in layout.kinds)
+        if columns > KEY_COLUMNS_MAX:
+            raise ConfigError(
+                "a map has too many key columns",
+                detail=f"There are {columns}; a record has null bits for {KEY_COLUMNS_MAX}.",
+                hint="Group by fewer columns, or by one column that is made of several.",
+            )
         self.pool = pool
         self.layout = layout
         self.slots = SlotStore(
@@ -385,7 +395,7 @@ class HashMap:
             if code == 0:
                 return out, fresh[:count]
             try:
-                stuck_at = self._help(code, done, stuck_at)
+                stuck_at = self._help(int(code), done, stuck_at)
             except StateError:
                 # cannot need memory or a page from the file: these records' pages were all written by this batch
                 undone, _ = remove_rids(self.pool.at, self.at, fresh[:count], 0)
@@ -409,7 +419,7 @@ class HashMap:
         while code:
             done, code = remove_rids(self.pool.at, self.at, rids, done)
             if code:
-                stuck_at = self._help(code, done, stuck_at)
+                stuck_at = self._help(int(code), done, stuck_at)
         if self.slots.block[LIVE] == 0 and len(self.index) > 1 and not self.slots.pages.block[ABSENT]:
             reset_index(self.pool.at, self.at)
 
@@ -419,7 +429,7 @@ class HashMap:
         while code:
             done, code = place_records(self.pool.at, self.at, rids, keys.at, identity, done)
             if code:
-                stuck_at = self._help(code, done, stuck_at)
+                stuck_at = self._help(int(code), done, stuck_at)
 
     def clear(self) -> None:
         """Forget every record. At the memory limit: none, and a MemoryLimitError."""

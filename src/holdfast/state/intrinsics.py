@@ -14,13 +14,21 @@ its memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 from numpy.typing import NDArray
+
+
+def intrinsic(typer: Callable) -> Any:
+    """Numba's decorator, without its types: to a type checker, calling an intrinsic would take one argument too many
+    and never return."""
+    return numba_intrinsic(typer)
+
 
 _I8, _I32, _I64, _I128 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.IntType(128)
 _BYTES = _I8.as_pointer()

@@ -233,12 +233,14 @@ def adopt_pages(pool, blocks, sets, lps, phys):
     """Enter pages that have been read into physical pages in their sets' tables, in whatever order they came.
 
     sets[i] is an index into `blocks`, the addresses of the sets' blocks. Every page's own header must agree: -1, or the
-    index of the first one that does not.
+    index of the first one that does not, or that is there already.
     """
     for i in range(len(phys)):
         pages = blocks[sets[i]]
         at = page_address(pool, phys[i])
         if load(at, 0) != (MAGIC << 48) | (load(pages, KIND) << 32) | load(pages, ID) or load(at, 1) != lps[i]:
+            return i
+        if physical(pages, lps[i]) > 0:
             return i
         store(load(pages, TABLE), lps[i], phys[i])
         store(load(pages, STAMP), lps[i], load(pool, SEQ))
@@ -553,6 +555,8 @@ class PagePool:
         """
         self.reclaim()
         ids = sorted(self.sets) if set_ids is None else list(set_ids)
+        check(len(ids) == len(set(ids)), "a snapshot names a page set twice", f"{ids}")
+        check(base is None or base.pool is self, "a snapshot builds on one of another pool")
         for set_id in ids:  # all that can fail comes first: a page once held has a snapshot that lets it go
             ps = self.sets[set_id]
             ps.load_all()

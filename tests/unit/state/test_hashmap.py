@@ -22,10 +22,11 @@ from state_tools import (
     small_pool,
 )
 
-from holdfast.errors import InvariantError, MemoryLimitError
+from holdfast.errors import ConfigError, InvariantError, MemoryLimitError
 from holdfast.state.hashmap import HashMap, MapLayout
-from holdfast.state.index import home_of, tag_of
-from holdfast.state.keys import PLAIN, make_keys
+from holdfast.state.index import DEPTH, home_of, tag_of
+from holdfast.state.keys import PLAIN, VAR0, VAR1, make_keys
+from holdfast.state.slots import SLOT_BITS
 
 _DOMAIN = (0, 1, -1, 2**63 - 1, -(2**63), 255, 1 << 32)
 
@@ -239,7 +240,7 @@ def test_an_image_keeps_records_at_the_numbers_of_its_primary():
 
 def test_a_number_beyond_a_smaller_image_is_the_limit_not_a_crash():
     image = HashMap(small_pool(16), 1, INT)
-    rid = 5000 << int(image.slots.block[14 + 1])
+    rid = 5000 << int(image.slots.block[SLOT_BITS])
     with pytest.raises(MemoryLimitError):
         image.place(np.array([rid]), int_keys([1]), IDENTITY)
     check_pool(image.pool)
@@ -270,7 +271,7 @@ def test_a_deep_index_restores_into_a_much_smaller_pool():
     hashes = make_keys(span.reshape(-1, 1), np.zeros(len(span), np.int64), (PLAIN,)).hashes
     crowd = span[hashes >> np.uint64(64 - 12) == 5]  # one corner of the hash space: deep pages, few of them
     put(m, int_keys(crowd), list(range(len(crowd))))
-    depth = int(m.block[6])
+    depth = int(m.block[DEPTH])
     back = HashMap(load_pool(save(m.pool.snapshot()), pages=len(m.index) + len(m.slots.pages) + 4), 1, INT)
     assert depth > int(small_pool(len(m.index) + len(m.slots.pages) + 4).pages_max).bit_length() + 2
     assert contents(back) == contents(m)
@@ -350,3 +351,12 @@ def test_clearing_under_a_snapshot_is_done_or_refused_whole(room):
     assert m.find(int_keys([9999]))[0] >= 0
     assert (m.find(int_keys([4000]))[0] >= 0) == (room == 0)
     check_pool(m.pool)
+
+
+def test_more_key_columns_than_null_bits_are_refused_with_advice():
+    # with a bit beyond the 32 that a record has room for, a key would never equal itself
+    HashMap(small_pool(), 1, MapLayout(kinds=(PLAIN,) * 32, value_words=1))
+    HashMap(small_pool(), 1, MapLayout(kinds=(VAR0, VAR1) * 32, value_words=1))
+    with pytest.raises(ConfigError, match="too many key columns") as error:
+        HashMap(small_pool(), 1, MapLayout(kinds=(PLAIN,) * 33, value_words=1))
+    assert "32" in error.value.detail

@@ -21,6 +21,7 @@ from holdfast.state.heap import (
     value_length,
 )
 from holdfast.state.intrinsics import address
+from holdfast.state.pages import N
 
 _LENGTHS = [0, 1, 6, 7, 8, 9, 14, 15, 16, 17, 24, 31, 32, 33, 4031, 4032, 4033, 8063, 8064, 8065, 20_000]
 
@@ -134,7 +135,7 @@ def test_putting_and_freeing_for_ever_needs_no_new_page_numbers():
         w0, _, keep = _pack(data[:n].tobytes())
         assert value_bytes(pool, heap.at, w0, place) == keep[:n].tobytes()
         heap_free(pool.at, heap.at, place, n)
-    assert heap.pages.block[5] <= pool.pages_max, "a logical number outside the page table"
+    assert heap.pages.block[N] <= pool.pages_max, "a logical number outside the page table"
     assert len(heap.pages) <= 1
     check_pool(pool)
 

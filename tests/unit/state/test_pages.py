@@ -422,3 +422,18 @@ def test_a_snapshot_of_a_lazy_pool_has_every_page():
     back.sets[1].resolve(2, write=True)[HEADER_WORDS] = 9
     again = load_pool(save(back.snapshot()))
     assert [_says(again.sets[1], lp) for lp in range(4)] == [100, 101, 9, 103]
+
+
+def test_misuse_of_snapshots_and_of_loading_is_reported():
+    pool, page_set = _filled(count=2)
+    other, _ = _filled(count=2)
+    with pytest.raises(InvariantError, match="another pool"):
+        pool.snapshot(base=other.snapshot())
+    with pytest.raises(InvariantError, match="twice"):
+        pool.snapshot([1, 1])
+    copy = pool.take_page()
+    pool.page(copy)[:] = page_set.resolve(0)
+    with pytest.raises(CorruptPageError, match="belongs elsewhere"):
+        pool.adopt([page_set.id], np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([copy]))
+    pool.give_page(copy)
+    check_pool(pool)
