@@ -19,7 +19,7 @@ def names() -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("name", choices=[*names(), "all"], help="which bench; 'all' for every one")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run, and is it about right")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")

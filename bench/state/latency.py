@@ -103,7 +103,7 @@ def _checkpoint(method: str, partition: Partition, folder: Path) -> None:
         child = os.fork()
         if child == 0:
             used = operator.pool.stats().pages_peak * operator.pool.page_words
-            _write_file(folder, lambda out: out.write(memoryview(operator.pool.words[1 : used + 1]).cast("B")))
+            _write_file(folder, lambda out: out.write(operator.pool.words[:used]))
             os._exit(0)
         partition.children.append(child)
 

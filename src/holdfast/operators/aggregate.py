@@ -11,6 +11,7 @@ Output columns: window_start, window_end, the keys, the aggregates.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,31 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
 from holdfast.operators.aggregates import Agg, Overflow
-from holdfast.operators.capture import Incoming, Part, take_part
-from holdfast.operators.columns import KEY_COLUMNS_MAX, Column, check_schema, column_of, decode, order_of, pack_keys
+from holdfast.operators.capture import Capture, Incoming, Part, take_part
+from holdfast.operators.columns import (
+    KEY_COLUMNS_MAX,
+    Column,
+    check_schema,
+    column_of,
+    decode,
+    order_of,
+    pack_keys,
+    quoted,
+)
 from holdfast.operators.footprints import Footprints
-from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator, numbers
+from holdfast.operators.operator import (
+    FOREVER,
+    NEVER,
+    StateConfig,
+    StatefulOperator,
+    check_outputs,
+    check_overflow,
+    numbers,
+    reserve,
+)
 from holdfast.operators.panes import PaneMap
 from holdfast.operators.program import Program
+from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import extract_long, point_to
 from holdfast.state.keys import make_keys
@@ -33,6 +53,10 @@ from holdfast.state.pages import PagePool
 TIME = pa.timestamp("us", tz="UTC")
 #: Rows that a close merges at a time: bounds the memory of closing many sliding windows at once.
 MERGE_ROWS_MAX = 1 << 20
+#: The same when memory is short and a single window has to be closed.
+FEW_ROWS = 256
+#: One window is no larger than the whole state; these are for what two maps of the same content may differ by.
+SCRATCH_PAGES = 16
 _LOW4 = 0xFFFFFFFF
 
 
@@ -85,15 +109,11 @@ class WindowAggregate(StatefulOperator):
             )
         if len(by) > KEY_COLUMNS_MAX:
             raise ConfigError(f"{name}: too many key columns", detail=f"{len(by)}; the limit is {KEY_COLUMNS_MAX}.")
-        if overflow not in ("error", "wrap"):
-            raise ConfigError(f"{name}: overflow must be 'error' or 'wrap'", detail=f"It is {overflow!r}.")
+        check_overflow(name, overflow)
         self.keys = [column_of(schema, k, name) for k in by]
         self.program = Program(aggs, schema, name)
         self.overflow = overflow
-        clash = {"window_start", "window_end"} | set(by)
-        for output in self.program.names:
-            if output in clash:
-                raise ConfigError(f"{name}: two output columns are named {output!r}", hint="Rename the aggregate.")
+        check_outputs(name, ("window_start", "window_end"), by, self.program.names)
         layout = f"{window}|{self.keys}|{self.program.aggs}|{[str(f.result) for f in self.program.functions]}"
         super().__init__(name, config or StateConfig(), layout, ("new", "updated"))
         self._key_kinds = tuple(k for column in self.keys for k in column.kinds)
@@ -113,15 +133,11 @@ class WindowAggregate(StatefulOperator):
     def process(self, batch: pa.RecordBatch) -> None:
         """Take rows in: all of the batch, or on an error none."""
         check_schema(batch, self._inputs, self.name)
-        times = batch.column(self.time.name)
-        if times.null_count:  # as Spark: a row without event time is in no window
-            self.rows_without_time += times.null_count
-            batch = batch.filter(times.is_valid())
-            times = batch.column(self.time.name)
-        instants = times.view(pa.int64()).to_numpy(zero_copy_only=False)
+        batch, instants, without_time = _with_time(batch, self.time.name)
         self._refuse_late(instants, instants)
         panes = np.floor_divide(instants, self.window.pane_us)
         self._merge(batch, panes, self.program.lift(batch, numbers(self.rows, batch.num_rows)))
+        self.rows_without_time += without_time
 
     def process_partial(self, batch: pa.RecordBatch) -> None:
         """Take partial aggregates in that Spark computed by (pane, key): see `partial_sql`."""
@@ -132,7 +148,7 @@ class WindowAggregate(StatefulOperator):
                 hint="Send the rows themselves to this operator.",
             )
         check_schema(batch, [Column("pane_start", self.time.type), *self.keys], self.name)
-        starts = batch.column("pane_start").view(pa.int64()).to_numpy(zero_copy_only=False)
+        batch, starts, _ = _with_time(batch, "pane_start")
         if (starts % self.window.pane_us).any():
             raise InputError(
                 f"{self.name}: a partial aggregate does not start at a pane",
@@ -144,9 +160,9 @@ class WindowAggregate(StatefulOperator):
     def partial_sql(self) -> dict[str, str]:
         """Spark SQL for a stage: column -> expression, to group by; the rest are aggregates over those groups."""
         pane = self.window.pane_us
-        micros = f"unix_micros(`{self.time.name}`)"
+        micros = f"unix_micros({quoted(self.time.name)})"
         start = f"timestamp_micros({micros} - pmod({micros}, {pane}L))"  # in integers: a double would lose digits
-        return {"pane_start": start, **{k.name: f"`{k.name}`" for k in self.keys}, **self.program.partial_sql()}
+        return {"pane_start": start, **{k.name: quoted(k.name) for k in self.keys}, **self.program.partial_sql()}
 
     def _refuse_late(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Rows whose time is past the watermark, or whose windows would end beyond what a timestamp can say."""
@@ -214,26 +230,46 @@ class WindowAggregate(StatefulOperator):
         if not len(panes):
             return []
         first, last = self._windows_of(panes, watermark)
-        windows, rows = _rows_per_window(first, last, counts)
-        return [self._merge_windows(low, high, watermark) for low, high in _groups(windows, rows)]
+        closed: list[pa.RecordBatch] = []
+        for low, high in _groups(first, last, counts):
+            closed += self._merge_or_split(low, high, watermark)
+        return closed
+
+    def _merge_or_split(self, low: int, high: int, watermark: int) -> list[pa.RecordBatch]:
+        """Results of the windows low..high: all at once, or fewer at a time if that takes too much memory."""
+        try:
+            return [self._merge_windows(low, high, watermark)]
+        except MemoryLimitError:
+            if low == high:
+                return [self._merge_windows(low, high, watermark, FEW_ROWS)]
+        middle = (low + high) // 2
+        return [*self._merge_or_split(low, middle, watermark), *self._merge_or_split(middle + 1, high, watermark)]
 
     def _windows_of(self, panes: NDArray[np.int64], watermark: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last window of each pane that this watermark closes; none if the first is above the last."""
         size, step = self.window.size_us, self.window.step_us
         starts = panes * self.window.pane_us
         first = np.maximum(np.floor_divide(starts - size, step) + 1, _first_open(self.watermark, size, step))
-        last = np.minimum(np.floor_divide(starts, step), (watermark - size) // step)
+        last = np.minimum(np.floor_divide(starts, step), max(NEVER, (watermark - size) // step))
         return first, last
 
-    def _merge_windows(self, low: int, high: int, watermark: int) -> pa.RecordBatch:
-        """Results of the windows low..high from the panes that they are made of."""
+    def _merge_windows(self, low: int, high: int, watermark: int, rows_max: int = MERGE_ROWS_MAX) -> pa.RecordBatch:
+        """Results of the windows low..high from the panes that they are made of, `rows_max` records at a time."""
         scratch = self._scratch_map()
+        try:
+            self._fill_scratch(scratch, low, high, watermark, rows_max)
+            merged = scratch.slots.gather(scratch.slots.rids(), 0, scratch.slots.record_words)
+            return self._results(merged, merged[:, 1] * self.window.step_us, scratch.pool.at, scratch.slots.heap.at)
+        finally:
+            scratch.clear()
+
+    def _fill_scratch(self, scratch: HashMap, low: int, high: int, watermark: int, rows_max: int) -> None:
         size, step, pane_us = self.window.size_us, self.window.step_us, self.window.pane_us
         kw = len(self.state.kinds)
         slots = self.state.map.slots
         rids = self.state.rids_of(low * step // pane_us, (high * step + size) // pane_us)
-        for at in range(0, len(rids), MERGE_ROWS_MAX):
-            words = slots.gather(rids[at : at + MERGE_ROWS_MAX], 0, slots.record_words)
+        for at in range(0, len(rids), rows_max):
+            words = slots.gather(rids[at : at + rows_max], 0, slots.record_words)
             blob = extract_long(self.pool.at, slots.heap.at, words, slots.var_at)
             point_to(words, slots.var_at, blob)
             first, last = self._windows_of(words[:, 1], watermark)
@@ -242,22 +278,16 @@ class WindowAggregate(StatefulOperator):
             words[:, 1] = window
             keys = make_keys(words[:, 1 : 1 + kw], words[:, 0] & _LOW4, self.state.kinds, blob)
             to, _ = scratch.upsert(keys, self.program.identity)
-            self.program.merge(
-                to + 8 * (1 + kw),
-                np.ascontiguousarray(words[:, 1 + kw :]),
-                scratch.pool.at,
-                scratch.slots.heap.at,
-            )
-        merged = scratch.slots.gather(scratch.slots.rids(), 0, scratch.slots.record_words)
-        batch = self._results(merged, merged[:, 1] * step, scratch.pool.at, scratch.slots.heap.at)
-        scratch.clear()
-        return batch
+            source = np.ascontiguousarray(words[:, 1 + kw :])
+            reserve(scratch.pool, self.program.long_bytes(source))
+            self.program.merge(to + 8 * (1 + kw), source, scratch.pool.at, scratch.slots.heap.at)
 
     def _scratch_map(self) -> HashMap:
         """Where sliding windows are put together. Not part of the state, and empty between watermarks."""
         if self._scratch is None:
-            pool = PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
-            self._scratch = HashMap(pool, 0, MapLayout(self.state.kinds, self.program.words, self.program.vars))
+            layout = MapLayout(self.state.kinds, self.program.words, self.program.vars)
+            limit = self.config.limit_bytes + SCRATCH_PAGES * self.config.page_bytes
+            self._scratch = HashMap(PagePool(page_bytes=self.config.page_bytes, limit_bytes=limit), 0, layout)
         return self._scratch
 
     def _results(self, words: NDArray[np.int64], starts: NDArray[np.int64], pool: int, heap: int) -> pa.RecordBatch:
@@ -297,6 +327,16 @@ class WindowAggregate(StatefulOperator):
 
     def changes(self) -> tuple[int, int]:
         return self.state.map.slots.count_changed()
+
+    def restore(self, checkpoints: Iterable[Checkpoint], *, lazy: bool = False) -> None:
+        super().restore(checkpoints, lazy=lazy)
+        if self.footprints is not None:
+            self.keep_footprints()
+
+    def paste(self, capture: Capture) -> None:
+        super().paste(capture)
+        if self.footprints is not None:
+            self.keep_footprints()
 
     def keep_footprints(self) -> Footprints:
         """Start to keep track of windows for continuous checkpoints."""
@@ -354,16 +394,17 @@ def _first_open(watermark: int, size: int, step: int) -> int:
     """Number of the first window that ends after the watermark."""
     if watermark == NEVER:
         return NEVER // step
-    return (watermark - size) // step + 1
+    return max(NEVER, (watermark - size) // step + 1)
 
 
-def _rows_per_window(
-    first: NDArray[np.int64], last: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(windows with rows, rows to merge for each), ascending."""
-    row, window = _spread(first, last)
-    windows, inverse = np.unique(window, return_inverse=True)
-    return windows, np.bincount(inverse, counts[row], len(windows)).astype(np.int64)
+def _with_time(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatch, NDArray[np.int64], int]:
+    """Rows that have a time (as in Spark, the others are in no window), their times, and how many have none."""
+    times = batch.column(column)
+    without = times.null_count
+    if without:
+        batch = batch.filter(times.is_valid())
+        times = batch.column(column)
+    return batch, times.view(pa.int64()).to_numpy(zero_copy_only=False), without
 
 
 def _spread(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -374,15 +415,33 @@ def _spread(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[
     return row, first[row] + offset
 
 
-def _groups(windows: NDArray[np.int64], rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Runs of windows (first, last) whose rows together stay near the limit; at least one window each."""
+def _groups(first: NDArray[np.int64], last: NDArray[np.int64], counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Runs of windows (first, last) whose records together stay near the limit; at least one window each.
+
+    Pane i, with `counts[i]` records, is in the windows first[i]..last[i]. Windows are only ever counted in runs of
+    equal load: there may be a hundred thousand of them for every pane.
+    """
+    some = last >= first
+    edges, place = np.unique(np.concatenate([first[some], last[some] + 1]), return_inverse=True)
+    load = np.zeros(len(edges), np.int64)
+    np.add.at(load, place, np.concatenate([counts[some], -counts[some]]))
+    load = np.cumsum(load)
     groups: list[tuple[int, int]] = []
-    begin, total = 0, 0
-    for i in range(len(windows)):
-        if total and total + rows[i] > MERGE_ROWS_MAX:
-            groups.append((int(windows[begin]), int(windows[i - 1])))
-            begin, total = i, 0
-        total += int(rows[i])
-    if len(windows):
-        groups.append((int(windows[begin]), int(windows[-1])))
+    begin, end, total = 0, 0, 0
+    for i in np.flatnonzero(load):
+        window, beyond, rows = int(edges[i]), int(edges[i + 1]), int(load[i])
+        while window < beyond:
+            fit = (MERGE_ROWS_MAX - total) // rows
+            if total and not fit:
+                groups.append((begin, end))
+                total = 0
+                continue
+            if not total:
+                begin = window
+            take = min(beyond - window, max(1, fit))
+            window += take
+            end = window - 1
+            total += take * rows
+    if total:
+        groups.append((begin, end))
     return groups

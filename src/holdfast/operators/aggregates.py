@@ -9,8 +9,9 @@
     first(x), last(x)        number of the row, the value                     the column's type
 
 Sums of integers are exact and so do not depend on the order of rows. A result that does not fit its type is an
-error, as with Spark's ANSI mode, or wraps around like a Java long if the operator is told so (`overflow="wrap"`, as
-Spark with ANSI off). `first` and `last` go by the order of arrival, which for Holdfast is one fixed order.
+error, as with Spark's ANSI mode. If the operator is told so (`overflow="wrap"`, as Spark with ANSI off), an integer
+wraps around like a Java long and a decimal is null. `first` and `last` go by the order of arrival, which for Holdfast
+is one fixed order.
 
 One's own aggregates: `register(MergeableAggregate(...))`.
 """
@@ -28,13 +29,14 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError
 from holdfast.operators import merge
-from holdfast.operators.columns import Column, column_of, decode, encode, valid_of
+from holdfast.operators.columns import Column, column_of, decode, encode, quoted, valid_of
 from holdfast.operators.wide import divide_half_up, exceeds, to_double
 from holdfast.state.intrinsics import load_float, store_float
 
 Words = NDArray[np.int64]
 #: Set by `finish` for states whose result does not fit: (states, what Spark calls the result type).
 Overflow = tuple[NDArray[np.bool_], str]
+Partial = tuple[tuple[str, str, pa.DataType], ...]
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,21 @@ class Agg:
 class Function(Protocol):
     """One aggregate bound to its column."""
 
-    words: int
-    result: pa.DataType
-    #: Where among its words a two-word value is, if any.
-    var_at: int | None
-    #: Columns of Spark's partial aggregate: (suffix, SQL); empty if it needs the rows themselves.
-    partial: tuple[tuple[str, str], ...]
+    @property
+    def words(self) -> int: ...
+
+    @property
+    def result(self) -> pa.DataType: ...
+
+    @property
+    def var_at(self) -> int | None:
+        """Where among its words a two-word value is, if any."""
+        ...
+
+    @property
+    def partial(self) -> Partial:
+        """Columns of Spark's partial aggregate: (suffix, SQL, type); empty if it needs the rows themselves."""
+        ...
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         """Write the states of single rows; returns their flags."""
@@ -92,7 +103,7 @@ class Count:
     words, result, var_at = 1, pa.int64(), None
 
     def __init__(self, column: Column | None) -> None:
-        self.partial = (("count", f"count(`{column.name}`)" if column else "count(1)"),)
+        self.partial: Partial = (("count", f"count({quoted(column.name)})" if column else "count(1)", pa.int64()),)
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         out[:, 0] = 1 if array is None else valid_of(array)
@@ -115,6 +126,14 @@ def _lift_wide(array: pa.Array, column: Column, out: Words) -> None:
     out[:, 1] = words[:, 1] if column.is_decimal else words[:, 0] >> 63
 
 
+def _decimals_or_null(
+    words: Words, null: NDArray[np.bool_], over: NDArray[np.bool_], result: pa.DataType
+) -> tuple[pa.Array, Overflow]:
+    """Decimals, null where they do not fit; where that is."""
+    words = np.where(over[:, None], 0, words)
+    return decode(words, null | over, Column("", result)), (over, str(result))
+
+
 class SumWide:
     """Sum of integers or decimals."""
 
@@ -122,10 +141,35 @@ class SumWide:
 
     def __init__(self, column: Column) -> None:
         self.column = column
-        self.partial = (("sum", f"sum(`{column.name}`)"),)
         self.result = pa.int64()
         if column.is_decimal:
             self.result = pa.decimal128(min(38, column.type.precision + 10), column.type.scale)
+        self.partial: Partial = self._partial_sum()
+
+    def _partial_sum(self) -> Partial:
+        """Sums of bigints come in two halves, neither of which can overflow: the whole window may fit where a pane does
+        not, and without ANSI Spark would wrap around and not tell."""
+        x = quoted(self.column.name)
+        if not pa.types.is_int64(self.column.type):
+            return (("sum", f"sum({x})", self.result),)
+        return (
+            ("high", f"sum(shiftright({x}, 32))", pa.int64()),
+            ("low", f"sum({x} & 4294967295L)", pa.int64()),
+        )
+
+    def _lift_partial_sum(self, arrays: list[pa.Array], out: Words) -> Words:
+        """Write the first two words; returns their flags."""
+        _, _, type_ = self.partial[0]
+        high = encode(arrays[0], Column("", type_))
+        if not pa.types.is_int64(self.column.type):
+            out[:, 0] = high[:, 0]
+            out[:, 1] = high[:, 1] if self.column.is_decimal else high[:, 0] >> 63
+            return _has(arrays[0])
+        shifted = (high[:, 0] << 32).view(np.uint64)
+        total = shifted + encode(arrays[1], Column("", type_))[:, 0].view(np.uint64)
+        out[:, 0] = total.view(np.int64)
+        out[:, 1] = (high[:, 0] >> 32) + (total < shifted)
+        return _has(arrays[0])
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         assert array is not None
@@ -133,8 +177,7 @@ class SumWide:
         return _has(array)
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
-        _lift_wide(arrays[0], Column("", self.result), out)
-        return _has(arrays[0])
+        return self._lift_partial_sum(arrays, out)
 
     def merge(self, place: Place, to: Words, source: Words) -> None:
         merge.merge_sum_wide(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
@@ -143,7 +186,7 @@ class SumWide:
         null = (flags & merge.HAS) == 0
         if self.column.is_decimal:
             over = (flags & merge.SPECIAL != 0) | exceeds(words, 10**self.result.precision)
-            return decode(words, null, Column("", self.result)), (over, str(self.result))
+            return _decimals_or_null(words, null, over, self.result)
         over = (flags & merge.SPECIAL != 0) | (words[:, 1] != words[:, 0] >> 63)
         return decode(words[:, :1], null, Column("", self.result)), (over, "bigint")
 
@@ -155,8 +198,7 @@ class AverageWide(SumWide):
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
-        self.partial = (("sum", f"sum(`{column.name}`)"), ("count", f"count(`{column.name}`)"))
-        self._sum_type = self.result
+        self.partial = (*self.partial, ("count", f"count({quoted(column.name)})", pa.int64()))
         self.result = pa.float64()
         if column.is_decimal:
             self.result = pa.decimal128(min(38, column.type.precision + 4), min(38, column.type.scale + 4))
@@ -167,9 +209,8 @@ class AverageWide(SumWide):
         return flags
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
-        _lift_wide(arrays[0], Column("", self._sum_type), out)
-        out[:, 2] = arrays[1].to_numpy(zero_copy_only=False)
-        return _has(arrays[0])
+        out[:, 2] = arrays[-1].to_numpy(zero_copy_only=False)
+        return self._lift_partial_sum(arrays, out)
 
     def merge(self, place: Place, to: Words, source: Words) -> None:
         merge.merge_average_wide(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
@@ -180,9 +221,9 @@ class AverageWide(SumWide):
             counts = np.where(null, 1, words[:, 2])
             return pa.array(to_double(words) / counts, mask=null), None
         out = np.zeros((len(words), 2), np.int64)
-        divide_half_up(words, self.result.scale - self.column.type.scale, out)
-        over = (flags & merge.SPECIAL != 0) | exceeds(out, 10**self.result.precision)
-        return decode(out, null, Column("", self.result)), (over, str(self.result))
+        over = flags & merge.SPECIAL != 0
+        divide_half_up(words, self.result.scale - self.column.type.scale, self.result.scale, out, over)
+        return _decimals_or_null(out, null, over | exceeds(out, 10**self.result.precision), self.result)
 
 
 class SumFloat:
@@ -190,7 +231,7 @@ class SumFloat:
 
     def __init__(self, column: Column) -> None:
         self.column = column
-        self.partial = (("sum", f"sum(`{column.name}`)"),)
+        self.partial: Partial = (("sum", f"sum({quoted(column.name)})", pa.float64()),)
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         assert array is not None
@@ -213,7 +254,7 @@ class AverageFloat(SumFloat):
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
-        self.partial = (("sum", f"sum(`{column.name}`)"), ("count", f"count(`{column.name}`)"))
+        self.partial = (*self.partial, ("count", f"count({quoted(column.name)})", pa.int64()))
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         flags = super().lift(array, n, seq, out)
@@ -233,29 +274,32 @@ class AverageFloat(SumFloat):
         return pa.array(sums / np.where(null, 1, words[:, 1]), mask=null), None
 
 
+def _as_doubles(array: pa.Array, column: Column) -> NDArray[np.float64]:
+    """Numbers of any type as doubles; null is 0."""
+    words = encode(array, column)
+    if column.is_decimal:
+        return to_double(words) / 10.0**column.type.scale
+    return words.view(np.float64)[:, 0] if column.is_float else words[:, 0].astype(np.float64)
+
+
 class Deviation:
     words, result, var_at = 3, pa.float64(), None
 
     def __init__(self, column: Column, *, sample: bool) -> None:
         self.column = column
         self.sample = sample
-        x = f"cast(`{column.name}` as double)"
-        self.partial = (
-            ("count", f"count(`{column.name}`)"),
-            ("mean", f"avg({x})"),
-            ("m2", f"var_pop({x}) * count(`{column.name}`)"),
+        count = f"count({quoted(column.name)})"
+        x = f"cast({quoted(column.name)} as double)"
+        self.partial: Partial = (
+            ("count", count, pa.int64()),
+            ("mean", f"avg({x})", pa.float64()),
+            ("m2", f"var_pop({x}) * {count}", pa.float64()),
         )
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         assert array is not None
         states = out.view(np.float64)
-        words = encode(array, self.column)
-        if self.column.is_decimal:
-            values = to_double(words) / 10.0**self.column.type.scale
-        elif self.column.is_float:
-            values = words.view(np.float64)[:, 0]
-        else:
-            values = words[:, 0].astype(np.float64)
+        values = _as_doubles(array, self.column)
         states[:, 0] = valid_of(array)
         states[:, 1] = values
         # as Spark's first update: 0 for a number, NaN for a NaN or an infinity
@@ -287,7 +331,7 @@ class Extreme:
         self.words = column.words
         self.result = column.type
         self.var_at = 0 if column.is_var else None
-        self.partial = ((name, f"{name}(`{column.name}`)"),)
+        self.partial: Partial = ((name, f"{name}({quoted(column.name)})", column.type),)
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         assert array is not None
@@ -313,7 +357,7 @@ class Extreme:
 class Pick:
     """first (sign 1) and last (sign -1)."""
 
-    partial: tuple[tuple[str, str], ...] = ()
+    partial: Partial = ()
 
     def __init__(self, column: Column, sign: int, ignore_nulls: bool) -> None:
         self.column = column
@@ -376,9 +420,7 @@ class UserDefined:
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         assert array is not None
-        words = encode(array, self.column)
-        values = words.view(np.float64)[:, 0] if self.column.is_float else words[:, 0].astype(np.float64)
-        out.view(np.float64)[:] = self.definition.lift(values, valid_of(array))
+        out.view(np.float64)[:] = self.definition.lift(_as_doubles(array, self.column), valid_of(array))
         return _no_flags(n)
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:

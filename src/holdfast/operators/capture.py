@@ -5,13 +5,18 @@ updated goes as its state and the number of its record, and what has expired goe
 record under the number it has at the primary, so pasting an update is a store and needs no look-up.
 
 A capture fits only where it starts: it carries the number of the capture before it, and an image that stands
-elsewhere refuses it and has to be given a whole one.
+elsewhere refuses it and has to be given a whole one. It also fits only the layout it was made for (columns, aggregates,
+page size: a record's number is its page and its slot), and its bytes carry a checksum: words of a capture end up as
+addresses, so none may be taken on trust.
 """
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import numpy as np
+import xxhash
 from numba import njit
 from numpy.typing import NDArray
 
@@ -20,9 +25,12 @@ from holdfast.state.hashmap import HashMap
 from holdfast.state.heap import extract_long, heap_free, is_long, long_length, own_value, point_to
 from holdfast.state.intrinsics import load, store
 from holdfast.state.keys import Keys, make_keys
-from holdfast.state.slots import HEAP, SlotStore, record_writable
+from holdfast.state.slots import HEAP, SLOT_BITS, SlotStore, record_writable
 
 _LOW4 = 0xFFFFFFFF
+#: What the bytes of a capture start with: "HFCA" and the xxh3-64 of the rest.
+_HEAD = struct.Struct("<4sQ")
+_MAGIC = b"HFCA"
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -66,6 +74,8 @@ class Capture(msgspec.Struct, frozen=True):
     rows: int
     watermark: int
     parts: list[Part]
+    #: A hash of all that shapes the records.
+    layout: int
     #: Further numbers of the operator (bounds, watermarks of single inputs).
     extra: dict[str, int] = {}
 
@@ -86,16 +96,25 @@ class Capture(msgspec.Struct, frozen=True):
         return sum(p.nbytes for p in self.parts)
 
     def to_bytes(self) -> bytes:
-        return _encoder.encode(self)
+        body = _encoder.encode(self)
+        return _HEAD.pack(_MAGIC, xxhash.xxh3_64_intdigest(body)) + body
 
     @staticmethod
     def from_bytes(raw: bytes) -> Capture:
+        if len(raw) < _HEAD.size:
+            raise _unreadable(f"It has {len(raw)} bytes.")
+        magic, digest = _HEAD.unpack_from(raw)
+        body = memoryview(raw)[_HEAD.size :]
+        if magic != _MAGIC or xxhash.xxh3_64_intdigest(body) != digest:
+            raise _unreadable("Its checksum does not match.")
         try:
-            return _decoder.decode(raw)
+            return _decoder.decode(body)
         except msgspec.DecodeError as error:
-            raise InputError(
-                "a capture cannot be read", detail=str(error), hint="Ask the primary for a whole capture."
-            ) from error
+            raise _unreadable(str(error)) from error
+
+
+def _unreadable(detail: str) -> InputError:
+    return InputError("a capture cannot be read", detail=detail, hint="Ask the primary for a whole capture.")
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -149,6 +168,9 @@ class Incoming:
         self._value_vars = store_.var_at[store_.var_at >= first] - first
         point_to(self.updates, self._value_vars, self._blobs[1])
         self._store = store_
+        for rids in (self.new, self.updated, rids_from(part.removed)):
+            if len(rids) and rids.max() >> store_.block[SLOT_BITS] >= store_.pool.pages_max:
+                raise store_.pool.limit_error()  # the primary may have more memory
 
     @staticmethod
     def _rows(raw: bytes, n: int, width: int, operator: str) -> NDArray[np.int64]:

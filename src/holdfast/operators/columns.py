@@ -97,8 +97,19 @@ def column_of(schema: pa.Schema, name: str, operator: str) -> Column:
     return column
 
 
+def quoted(name: str) -> str:
+    """A column's name in Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def check_schema(batch: pa.RecordBatch, columns: list[Column], operator: str) -> None:
     """A batch must have the columns that were promised, with their types."""
+    if not isinstance(batch, pa.RecordBatch):
+        raise InputError(
+            f"{operator}: the input is no record batch",
+            detail=f"It is a {type(batch).__name__}.",
+            hint="Give an operator the batches of a table one by one: table.combine_chunks().to_batches().",
+        )
     for column in columns:
         index = batch.schema.get_field_index(column.name)
         found = batch.schema.field(index).type if index >= 0 else None
@@ -245,7 +256,7 @@ def order_of(leading: list[NDArray[np.int64]], columns: list[Column], arrays: li
         if array.null_count:
             keys.append(valid_of(array))
         if column.is_var:
-            keys.append(pc.rank(array, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64))
+            keys.append(pc.rank(array, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64))  # pyright: ignore[reportAttributeAccessIssue]
         elif column.is_decimal:
             words = encode(array, column)
             keys += [words[:, 1], words[:, 0].view(np.uint64)]

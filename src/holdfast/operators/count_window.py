@@ -23,12 +23,21 @@ from holdfast.operators.aggregate import overflow_error
 from holdfast.operators.aggregates import Agg
 from holdfast.operators.capture import Incoming, Part, rids_from, take_part
 from holdfast.operators.columns import KEY_COLUMNS_MAX, check_schema, column_of, decode, pack_keys
-from holdfast.operators.operator import NEVER, StateConfig, StatefulOperator, numbers
+from holdfast.operators.operator import (
+    NEVER,
+    StateConfig,
+    StatefulOperator,
+    check_outputs,
+    check_overflow,
+    numbers,
+    pages_for,
+)
 from holdfast.operators.program import Program
 from holdfast.state.hashmap import HashMap, MapLayout
-from holdfast.state.heap import extract_long, point_to
+from holdfast.state.heap import KIND_HEAP, Heap, extract_long, point_to
 from holdfast.state.intrinsics import address, load, store
 from holdfast.state.keys import PLAIN, Keys, make_keys
+from holdfast.state.pages import PagePool
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,8 @@ class CountWindowAggregate(StatefulOperator):
         self.window = window
         self.keys = [column_of(schema, k, name) for k in by]
         self.program = Program(aggs, schema, name)
+        check_overflow(name, overflow)
+        check_outputs(name, ("window_start", "window_end"), by, self.program.names)
         self.overflow = overflow
         layout = f"{window}|{self.keys}|{self.program.aggs}|{[str(f.result) for f in self.program.functions]}"
         super().__init__(name, config or StateConfig(), layout, ("new", "updated"))
@@ -107,7 +118,10 @@ class CountWindowAggregate(StatefulOperator):
         return pa.schema(fields)
 
     def process(self, batch: pa.RecordBatch) -> pa.Table:
-        """Take rows in; results of the windows that they complete, in the order of the rows. All or nothing."""
+        """Take rows in; results of the windows that they complete, in the order of the rows. All or nothing.
+
+        The exception is OverflowInWindowError: the rows are in by then, and the operator cannot go on.
+        """
         check_schema(batch, self._inputs, self.name)
         self.pool.reclaim()
         source = self.program.lift(batch, numbers(self.rows, batch.num_rows))
@@ -153,32 +167,39 @@ class CountWindowAggregate(StatefulOperator):
     def _some(self, keys: Keys, rows: NDArray[np.int64]) -> Keys:
         return make_keys(keys.words[rows], keys.nulls[rows], self._key_kinds, keys.owner)
 
-    def _merge_panes(self, keys: Keys, first: NDArray[np.int64], panes: int, values: NDArray[np.int64]) -> HashMap:
-        """Merge each window's panes into its row of `values`. Long values go to a scratch map, which is returned."""
-        scratch = HashMap(
-            type(self.pool)(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes),
-            0,
-            MapLayout(self._pane_kinds, self.program.words, self.program.vars),
-        )
+    def _merge_panes(self, keys: Keys, first: NDArray[np.int64], panes: int, values: NDArray[np.int64]) -> Heap:
+        """Merge each window's panes into its row of `values`. Long values go to a heap of their own, the result."""
+        heap = self._scratch_heap(keys, first, panes)
         to = address(values) + 8 * self.program.words * np.arange(len(values))
-        slots = self.panes.slots
         value_vars = np.array(self.program.vars, np.int64)
         for k in range(panes):
-            rids = self.panes.find(self._pane_keys(keys, first + k))
-            words = slots.gather(rids, 1 + len(self._pane_kinds), self.program.words)
-            blob = extract_long(self.pool.at, slots.heap.at, words, value_vars)
+            words = self._pane_values(keys, first + k)
+            blob = extract_long(self.pool.at, self.panes.slots.heap.at, words, value_vars)
             point_to(words, value_vars, blob)
-            self.program.merge(to, words, scratch.pool.at, scratch.slots.heap.at)
-        return scratch
+            self.program.merge(to, words, heap.pages.pool.at, heap.at)
+        return heap
 
-    def _results(self, keys: Keys, starts: NDArray[np.int64], values: NDArray[np.int64], heap: HashMap) -> pa.Table:
+    def _pane_values(self, keys: Keys, panes: NDArray[np.int64]) -> NDArray[np.int64]:
+        rids = self.panes.find(self._pane_keys(keys, panes))
+        return self.panes.slots.gather(rids, 1 + len(self._pane_kinds), self.program.words)
+
+    def _scratch_heap(self, keys: Keys, first: NDArray[np.int64], panes: int) -> Heap:
+        """Room for all long values of the windows' panes: the rows are in already, so this may not fall short."""
+        long_bytes = 0
+        if self.program.vars:
+            long_bytes = sum(self.program.long_bytes(self._pane_values(keys, first + k)) for k in range(panes))
+        page_bytes = self.config.page_bytes
+        pool = PagePool(page_bytes=page_bytes, limit_bytes=(4 + pages_for(page_bytes, long_bytes)) * page_bytes)
+        return Heap(pool.create(0, KIND_HEAP))
+
+    def _results(self, keys: Keys, starts: NDArray[np.int64], values: NDArray[np.int64], heap: Heap) -> pa.Table:
         key_arrays = []
         at = 0
         for i, column in enumerate(self.keys):
             null = (keys.nulls >> i) & 1 != 0
             key_arrays.append(decode(np.ascontiguousarray(keys.words[:, at : at + column.words]), null, column))
             at += column.words
-        results, overflows = self.program.finish(values, heap.pool.at, heap.slots.heap.at)
+        results, overflows = self.program.finish(values, heap.pages.pool.at, heap.at)
         if overflows and self.overflow == "error":
             raise overflow_error(self.name, overflows[0], starts, self.keys, key_arrays)
         ends = pa.array(starts + self.window.size)
@@ -210,8 +231,8 @@ class CountWindowAggregate(StatefulOperator):
 
     def _put_parts(self, parts: list[Part]) -> None:
         for part, map_ in zip(parts, (self.counts, self.panes), strict=True):
-            map_.remove(rids_from(part.removed))
             incoming = Incoming(part, map_.slots, self.name)
+            map_.remove(rids_from(part.removed))
             identity = np.zeros(map_.layout.value_words, np.int64)
             map_.place(incoming.new, incoming.keys(map_), identity)
             incoming.write_values()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigError, InputError
 from holdfast.operators.capture import Capture, Incoming, Part, take_part
 from holdfast.operators.columns import Column, check_schema, column_of, decode, encode, pack_keys, valid_of
-from holdfast.operators.operator import NEVER, StateConfig, StatefulOperator, numbers
+from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator, numbers
 from holdfast.operators.panes import PaneMap, next_rid
 from holdfast.operators.union import Watermarks
 from holdfast.state.heap import is_long, own_value
@@ -64,6 +64,11 @@ class Within:
     def bucket_us(self) -> int:
         return max(1, self.before_us - self.after_us)
 
+    @property
+    def reach_us(self) -> int:
+        """No partner is further away, and no bucket longer."""
+        return abs(self.after_us) + abs(self.before_us) + 1
+
 
 @dataclass(frozen=True)
 class SameWindow:
@@ -77,6 +82,11 @@ class SameWindow:
 
     @property
     def bucket_us(self) -> int:
+        return self.size_us
+
+    @property
+    def reach_us(self) -> int:
+        """No partner is further away, and no bucket longer."""
         return self.size_us
 
 
@@ -295,11 +305,11 @@ class Join(StatefulOperator):
         check_schema(batch, side.columns, self.name)
         self.pool.reclaim()
         outputs: list[pa.RecordBatch] = []
+        self._refuse_times(batch.column(side.time.name))
         batch, alone = self._split_unmatchable(which, batch)
         if self.outer and which == LEFT and alone.num_rows:
             outputs.append(self._with_nulls([alone.column(c.name) for c in side.columns]))
         times = batch.column(side.time.name).view(pa.int64()).to_numpy(zero_copy_only=False)
-        self._refuse_late(times)
         buckets = np.floor_divide(times, self.window.bucket_us)
         keys, _ = pack_keys(batch, side.keys, buckets, side.map.kinds)
         rows, partners = self._find_pairs(which, other, keys, times, buckets)
@@ -318,20 +328,32 @@ class Join(StatefulOperator):
         return pa.Table.from_batches(outputs, self.output_schema)
 
     def _split_unmatchable(self, which: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Rows without a time are dropped (as by Spark's window); rows with a null key can match nothing."""
+        """Rows with a null key or no time can match nothing; of a join by window, rows without a time are no part at
+        all (as with Spark's window)."""
         side = self.sides[which]
         times = batch.column(side.time.name)
-        if times.null_count:
+        if times.null_count and isinstance(self.window, SameWindow):
             batch = batch.filter(times.is_valid())
-        valid = np.ones(batch.num_rows, np.bool_)
+        valid = valid_of(batch.column(side.time.name))
         for key in side.keys:
             valid &= valid_of(batch.column(key.name))
         if valid.all():
             return batch, batch.slice(0, 0)
         return batch.filter(pa.array(valid)), batch.filter(pa.array(~valid))
 
-    def _refuse_late(self, times: NDArray[np.int64]) -> None:
-        late = times < self.watermark
+    def _refuse_times(self, column: pa.Array) -> None:
+        """Rows whose time is past the watermark, or whose partners could lie beyond what a timestamp can say."""
+        valid = valid_of(column)
+        times = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        reach = 2 * self.window.reach_us
+        far = valid & ((times > FOREVER - reach) | (times < NEVER + reach))
+        if far.any():
+            raise InputError(
+                f"{self.name}: an event time is out of range",
+                detail=f"Row {int(far.argmax())}: {times[far.argmax()]} us; its partners would lie outside 64 bits.",
+                hint="Filter impossible timestamps in the stage; this batch was refused whole.",
+            )
+        late = valid & (times < self.watermark)
         if late.any():
             raise InputError(
                 f"{self.name}: {int(late.sum())} rows are older than the watermark",
@@ -359,6 +381,7 @@ class Join(StatefulOperator):
             words = keys.words.copy()
             words[:, 0] = bucket
             found[d] = other.map.map.find(make_keys(words, keys.nulls, other.map.kinds, keys.owner))
+        other.rows.pages.load_all()
         check_time = isinstance(self.window, Within)
         slots = other.map.map.slots
         args = (self.pool.at, slots.at, other.rows.at, found, 1 + len(other.map.kinds), times, low, high, check_time)
@@ -446,6 +469,7 @@ class Join(StatefulOperator):
         return out
 
     def _rows_below(self, side: _Side, bound: int) -> NDArray[np.int64]:
+        side.rows.pages.load_all()
         keys = side.map.rids_of(NEVER, bound)
         values = side.map.map.slots.gather(keys, 1 + len(side.map.kinds), 2)
         rids = np.empty(int(values[:, _ROWS].sum()), np.int64)

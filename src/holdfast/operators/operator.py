@@ -55,6 +55,7 @@ class StatefulOperator(ABC):
     def __init__(self, name: str, config: StateConfig, layout: str, cost_features: tuple[str, str]) -> None:
         self.name = name
         self.config = config
+        layout = f"{type(self).__name__}|{config.page_bytes}|{layout}"
         self._layout = xxhash.xxh3_64_intdigest(layout.encode()) >> 1  # fits a signed word
         self.pool = PagePool(page_bytes=config.page_bytes, limit_bytes=config.limit_bytes)
         self.watermark = NEVER
@@ -108,7 +109,7 @@ class StatefulOperator(ABC):
         parts = self._take_parts(whole)
         base = -1 if whole else self.captured
         self.captured += 1
-        message = Capture(self.name, base, self.captured, self.rows, self.watermark, parts, self._extra())
+        message = Capture(self.name, base, self.captured, self.rows, self.watermark, parts, self._layout, self._extra())
         if started is not None:
             if whole:
                 amounts = (message.n_new, 0)
@@ -119,6 +120,12 @@ class StatefulOperator(ABC):
         """Take a capture into this image. It must start where the image stands; otherwise ask for a whole one."""
         if capture.operator != self.name:
             raise InputError(f"{self.name}: got a capture of operator {capture.operator!r}")
+        if capture.layout != self._layout:
+            raise InputError(
+                f"{self.name}: a capture of another pipeline",
+                detail="It was made with another schema, window, key, list of aggregates or page size.",
+                hint="Primary and backup must run the same pipeline with the same page size.",
+            )
         if not capture.whole and capture.base != self.captured:
             raise InputError(
                 f"{self.name}: a capture does not start where the image stands",
@@ -131,8 +138,7 @@ class StatefulOperator(ABC):
                 self._clear()
             self._put_parts(capture.parts)
         except (InputError, MemoryLimitError):
-            self._clear()  # half an image is worse than none
-            self.captured = -1
+            self._start_over()  # half an image is worse than none
             raise
         self.captured = capture.number
         self.rows = capture.rows
@@ -143,6 +149,13 @@ class StatefulOperator(ABC):
                 (self.config.clock() - started) / 1e9,  # type: ignore[misc]
                 *self._paste_amounts(capture),
             )
+
+    def _start_over(self) -> None:
+        """Forget everything, in a new pool: clearing the old one may need memory that it has not got."""
+        self.pool = PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
+        self._open_maps()
+        self._clear()
+        self.rows, self.watermark, self.captured = 0, NEVER, -1
 
     def _paste_amounts(self, capture: Capture) -> tuple[int, int]:
         return capture.n_new, capture.n_updated
@@ -180,18 +193,42 @@ class StatefulOperator(ABC):
 
     def reserve(self, heap_bytes: int) -> None:
         """Make sure that so many bytes of long values fit, so that nothing runs out of memory half-way."""
-        payload = self.config.page_bytes - 8 * HEADER_WORDS
-        pages = 0 if heap_bytes == 0 else 2 + 2 * (heap_bytes // payload)
-        if self.pool.headroom() < pages:
-            self.pool.make_room()
-            if self.pool.headroom() < pages:
-                raise self.pool.limit_error()
+        reserve(self.pool, heap_bytes)
 
     # -- figures ------------------------------------------------------------------------------------------------
 
     def state_bytes(self) -> int:
         """Memory that the state takes, the pages that snapshots still hold included."""
         return self.pool.stats().bytes
+
+
+def pages_for(page_bytes: int, heap_bytes: int) -> int:
+    """Pages that so many bytes of long values take at most, each on a whole word and mostly on one page."""
+    payload = page_bytes - 8 * HEADER_WORDS
+    return 0 if heap_bytes == 0 else 2 + 2 * (heap_bytes // payload)
+
+
+def reserve(pool: PagePool, heap_bytes: int) -> None:
+    """Make sure that so many bytes of long values fit a pool."""
+    pages = pages_for(pool.page_bytes, heap_bytes)
+    if pool.headroom() < pages:
+        pool.make_room()
+        if pool.headroom() < pages:
+            raise pool.limit_error()
+
+
+def check_outputs(operator: str, leading: tuple[str, ...], keys: list[str], results: list[str]) -> None:
+    """No two output columns may have the same name."""
+    taken = set(leading)
+    for output in (*keys, *results):
+        if output in taken:
+            raise ConfigError(f"{operator}: two output columns are named {output!r}", hint="Rename one of them.")
+        taken.add(output)
+
+
+def check_overflow(operator: str, overflow: str) -> None:
+    if overflow not in ("error", "wrap"):
+        raise ConfigError(f"{operator}: overflow must be 'error' or 'wrap'", detail=f"It is {overflow!r}.")
 
 
 def numbers(rows: int, n: int) -> NDArray[np.int64]:

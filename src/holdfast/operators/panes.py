@@ -128,6 +128,7 @@ class PaneMap:
 
     def rids_of(self, first: int, below: int) -> NDArray[np.int64]:
         """Records of the panes in [first, below), pane by pane."""
+        self.map.slots.pages.load_all()  # the lists run through records anywhere
         skip = self._rank(first)
         entries = self.panes.entries(skip, self._rank(below) - skip)
         out = np.empty(int(entries[:, _COUNT].sum()), np.int64)

@@ -60,7 +60,7 @@ class Program:
         return {
             f"{name}__{suffix}": sql
             for name, function in zip(self.names, self.functions, strict=True)
-            for suffix, sql in function.partial
+            for suffix, sql, _ in function.partial
         }
 
     def lift(self, batch: pa.RecordBatch, seq: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ class Program:
         out = np.zeros((batch.num_rows, self.words), np.int64)
         for i, (name, function) in enumerate(zip(self.names, self.functions, strict=True)):
             arrays = []
-            for suffix, _ in function.partial:
+            for suffix, _, type_ in function.partial:
                 column = f"{name}__{suffix}"
                 if column not in batch.schema.names:
                     raise InputError(
@@ -85,7 +85,14 @@ class Program:
                         detail=f"The batch has {', '.join(batch.schema.names)}.",
                         hint="Compute it with the expressions of partial_sql().",
                     )
-                arrays.append(batch.column(column))
+                array = batch.column(column)
+                if array.type != type_:
+                    raise InputError(
+                        f"{self.operator}: partial aggregate {column!r} has another type",
+                        detail=f"It should be {type_}, is {array.type}.",
+                        hint="Compute it with the expressions of partial_sql().",
+                    )
+                arrays.append(array)
             self._set(out, i, function.lift_partial(arrays, self._part(out, i)))
         return out
 

@@ -64,9 +64,35 @@ def _divide(low, high, count):
     return q_low, q_high, rest
 
 
+#: Nothing of 38 digits comes from multiplying something at least this large by ten.
+_NEAR_LIMIT_HIGH = np.uint64(10**37 >> 64)
+_NEAR_LIMIT_LOW = np.uint64(10**37 & (2**64 - 1))
+
+
+@njit(cache=True)
+def _rounds_up(rest, count, digits):
+    """Whether rest / count rounds up, by way of a number of `digits` digits that is itself rounded.
+
+    Spark divides decimals to 39 digits after the point, half up, and then rounds half up to what the result has:
+    0.4999…5 becomes 0.5 and then 1.
+    """
+    for d in range(digits):
+        rest *= np.uint64(10)
+        digit = rest // count
+        rest = rest % count
+        if d == 0 and digit >= np.uint64(5):
+            return True
+        if digit != (np.uint64(4) if d == 0 else np.uint64(9)):
+            return False
+    return rest * np.uint64(2) >= count
+
+
 @njit(cache=True, nogil=True)
-def divide_half_up(words, digits, out):
-    """sum * 10^digits / count in 128 bits, rounded half up as Spark does; rows are (low, high, count)."""
+def divide_half_up(words, digits, scale, out, over):
+    """sum * 10^digits / count, rounded as Spark does; rows are (low, high, count), the result has `scale` digits.
+
+    `over` tells where it does not fit 38 digits.
+    """
     one = np.uint64(1)
     ten = np.uint64(10)
     zero = np.uint64(0)
@@ -77,6 +103,9 @@ def divide_half_up(words, digits, out):
         low, high = _magnitude(words[i, 0], words[i, 1])
         q_low, q_high, rest = _divide(low, high, count)
         for _ in range(digits):  # the rest is below the count, so ten times it fits in a word
+            if q_high > _NEAR_LIMIT_HIGH or (q_high == _NEAR_LIMIT_HIGH and q_low >= _NEAR_LIMIT_LOW):
+                over[i] = True
+                break
             rest *= ten
             q_high = q_high * ten + multiply_high(q_low, ten)
             q_low = q_low * ten
@@ -84,7 +113,7 @@ def divide_half_up(words, digits, out):
             rest = rest % count
             q_low += digit
             q_high += one if q_low < digit else zero
-        if rest * np.uint64(2) >= count:
+        if _rounds_up(rest, count, 39 - scale):
             q_low += one
             q_high += one if q_low == zero else zero
         if words[i, 1] < 0:

@@ -191,7 +191,7 @@ class Checkpoint:
     def _frame(self, into: NDArray[np.int64]) -> tuple[int, int]:
         """Read the next frame's page straight into a page of the pool; its name."""
         set_id, lp, digest = _FRAME.unpack(self._exactly(_FRAME.size, "page"))
-        view = memoryview(into).cast("B")
+        view = memoryview(into).cast("B")  # pyright: ignore[reportArgumentType]
         got = self._source.readinto(view)  # type: ignore[attr-defined]
         if got != len(view):
             raise self._corrupt("ends too early", f"wanted {len(view)} bytes for page {lp} of set {set_id}, got {got}")

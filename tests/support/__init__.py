@@ -1,0 +1,1 @@
+"""What several tests need: batches, models of operators, and Spark as an oracle."""
