@@ -1,12 +1,21 @@
-"""How hard Hypothesis looks, everywhere."""
+"""How hard Hypothesis looks, everywhere; and kernels that are compiled once, before the tests are spread."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from holdfast.operators import warm_up
 
 # no deadline: the first call of a kernel compiles it
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000, stateful_step_count=100)
 settings.load_profile(os.environ.get("HOLDFAST_HYPOTHESIS", "default"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # the workers of xdist then find them on disk
+        warm_up()

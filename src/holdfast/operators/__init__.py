@@ -16,6 +16,7 @@ with versioned():
     from holdfast.operators.join import LEFT, RIGHT, Join, SameWindow, Within
     from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator
     from holdfast.operators.union import Union, Watermarks
+    from holdfast.operators.warmup import warm_up
 
 __all__ = [
     "FOREVER",
@@ -37,4 +38,5 @@ __all__ = [
     "WindowAggregate",
     "Within",
     "register",
+    "warm_up",
 ]
