@@ -453,7 +453,7 @@ def test_a_structure_equals_its_model_through_snapshots_crashes_and_restores(mac
     thorough = settings.default.max_examples > 100
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=400 if thorough else 25, stateful_step_count=80 if thorough else 30),
+        settings=settings(max_examples=400 if thorough else 40, stateful_step_count=80 if thorough else 40),
     )
 
 

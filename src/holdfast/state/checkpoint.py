@@ -146,20 +146,16 @@ class Checkpoint:
         expected = {(s.id, int(lp)) for s in self.manifest.sets for lp in _numbers(s.carried)}
         names: list[tuple[int, int]] = []
         pages: list[int] = []
-        spare = pool.take_page()
-        try:
-            while expected:
-                name = self._frame(pool.page(spare))
-                if name not in expected:
-                    raise self._corrupt("has a page that is doubled or foreign", f"page {name[1]} of set {name[0]}")
-                expected.discard(name)
-                if name in wanted:
-                    names.append(name)
-                    pages.append(spare)
-                    spare = pool.take_page() if expected else -1
-        finally:
-            if spare >= 0:
-                pool.give_page(spare)
+        unwanted = np.empty(pool.page_words, np.int64)  # to verify in: the pool may be full of what is wanted
+        while expected:
+            name, digest = self._frame_head()
+            if name not in expected:
+                raise self._corrupt("has a page that is doubled or foreign", f"page {name[1]} of set {name[0]}")
+            expected.discard(name)
+            if name in wanted:
+                names.append(name)
+                pages.append(pool.take_page())
+            self._frame_page(name, digest, pool.page(pages[-1]) if name in wanted else unwanted)
         if self._source.read(1):
             raise self._too_long()
         return names, pages
@@ -184,20 +180,25 @@ class Checkpoint:
     def read_page(self, offset: int, set_id: int, lp: int, into: NDArray[np.int64]) -> None:
         """Read the page at this place; it must be the one that is expected there."""
         self._source.seek(offset)
-        found = self._frame(into)
+        found, digest = self._frame_head()
         if found != (set_id, lp):
             raise self._corrupt("has a page in the wrong place", f"set {found[0]} page {found[1]} at byte {offset}")
+        self._frame_page(found, digest, into)
 
-    def _frame(self, into: NDArray[np.int64]) -> tuple[int, int]:
-        """Read the next frame's page straight into a page of the pool; its name."""
+    def _frame_head(self) -> tuple[tuple[int, int], int]:
+        """Name and digest of the next page."""
         set_id, lp, digest = _FRAME.unpack(self._exactly(_FRAME.size, "page"))
-        view = memoryview(into).cast("B")  # pyright: ignore[reportArgumentType]
+        return (set_id, lp), digest
+
+    def _frame_page(self, name: tuple[int, int], digest: int, into: NDArray[np.int64]) -> None:
+        """Read the page after a frame's head, straight to where it will be."""
+        view = into.data.cast("B")
+        page = f"page {name[1]} of set {name[0]}"
         got = self._source.readinto(view)  # type: ignore[attr-defined]
         if got != len(view):
-            raise self._corrupt("ends too early", f"wanted {len(view)} bytes for page {lp} of set {set_id}, got {got}")
+            raise self._corrupt("ends too early", f"wanted {len(view)} bytes for {page}, got {got}")
         if xxhash.xxh3_64_intdigest(view) != digest:
-            raise self._corrupt("has a damaged page", f"page {lp} of set {set_id}: its checksum does not match")
-        return set_id, lp
+            raise self._corrupt("has a damaged page", f"{page}: its checksum does not match")
 
     def _exactly(self, n: int, what: str) -> bytes:
         raw = self._source.read(n)

@@ -345,17 +345,24 @@ def drop_first(pool, o, n):
 
 @njit(cache=True)
 def _attach_leaves(pool, o, lps):
-    """Sort the leaves by their first keys (insertion: they come nearly in order) and count what they hold."""
+    """Sort the leaves by their first keys and count what they hold. After keys that came at random the pages are in any
+    order, so each leaf is put where bisection says; numbers are cheap to move, keys are dear to compare."""
     leaves = load(o, LEAVES)
     size = 0
     for n in range(len(lps)):
         leaf = readable(pool, load(o, PAGES), lps[n])
         size += load(leaf, P_COUNT)
-        i = n
-        while i > 0 and _compare(pool, o, _entry(o, _leaf(pool, o, i - 1), 0), _entry(o, leaf, 0), load(o, HEAP)) > 0:
+        low = 0
+        high = n
+        while low < high:
+            middle = (low + high) >> 1
+            if _compare(pool, o, _entry(o, _leaf(pool, o, middle), 0), _entry(o, leaf, 0), load(o, HEAP)) > 0:
+                high = middle
+            else:
+                low = middle + 1
+        for i in range(n, low, -1):
             store(leaves, i, load(leaves, i - 1))
-            i -= 1
-        store(leaves, i, lps[n])
+        store(leaves, low, lps[n])
         for e in range(load(leaf, P_COUNT)):
             entry = _entry(o, leaf, e)
             for j in range(load(o, KW)):

@@ -31,7 +31,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, CorruptPageError, HoldfastError, MemoryLimitError, StateError, check
+from holdfast.errors import ConfigError, CorruptPageError, MemoryLimitError, StateError, check
 from holdfast.state.intrinsics import address, copy_words, load, store, zero_words
 
 #: Words at the start of every page: [0] magic, kind and page set; [1] logical number; the rest is the structure's.
@@ -352,7 +352,7 @@ class PageSet:
         try:
             self.pool.loader(self.id, lp, self.pool.page(phys))
             self.pool.adopt([self.id], np.zeros(1, np.int64), np.array([lp]), np.array([phys]))
-        except HoldfastError:
+        except BaseException:  # a file that cannot be read, too
             unref(self.pool.at, phys)
             raise
         self._no_longer_absent()  # only now: at the limit the page is still absent, and can be loaded later

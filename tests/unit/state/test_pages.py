@@ -437,3 +437,21 @@ def test_misuse_of_snapshots_and_of_loading_is_reported():
         pool.adopt([page_set.id], np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([copy]))
     pool.give_page(copy)
     check_pool(pool)
+
+
+def test_a_state_at_its_limit_restores_from_a_chain_into_a_pool_of_that_limit():
+    pool, page_set = _filled(pages=64, count=8)
+    first = pool.snapshot()
+    for lp in range(0, 8, 2):
+        page_set.resolve(lp, write=True)[HEADER_WORDS] = lp
+    second = pool.snapshot(base=first)
+    for lp in range(8):
+        page_set.resolve(lp, write=True)[HEADER_WORDS] = -lp
+    third = pool.snapshot(base=second)
+    raws = [save(s) for s in (first, second, third)]
+    for lazy in (False, True):
+        back = load_pool(*raws[:2], pages=8, lazy=lazy)
+        assert [_says(back.sets[1], lp) for lp in range(8)] == [0, 101, 2, 103, 4, 105, 6, 107]
+        back = load_pool(*raws, pages=8, lazy=lazy)
+        assert [_says(back.sets[1], lp) for lp in range(8)] == [-lp for lp in range(8)]
+        check_pool(back)
