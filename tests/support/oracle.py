@@ -38,24 +38,20 @@ def feed(
 ) -> pa.Table:
     """All output of an operator that gets the rows out of order, in batches, with watermarks as high as they may be.
 
-    Some watermarks jump over many windows, some batches are empty, some arrays are slices of larger ones. Checks on the
+    Some watermarks jump over many windows, some batches are empty, and arrays are slices of larger ones. Checks on the
     way that only closed windows come out, in the order of their ends.
     """
     rng = random.Random(seed)
     order, floor = _disorder(table, rng, lateness_us)
-    table = with_time(table).take(pa.array(order)).combine_chunks()
-    cuts = sorted(rng.randrange(len(order) + 1) for _ in range(batches - 1)) if len(order) else [0]
+    (whole,) = with_time(table).take(pa.array(order)).combine_chunks().to_batches()
+    cuts = sorted(rng.randrange(len(order) + 1) for _ in range(batches - 1))
     out: list[pa.Table] = []
-    start = 0
-    for stop in [*cuts, len(order)]:
-        for piece in table.slice(start, stop - start).to_batches() or [table.schema.empty_table().to_batches()]:
-            if isinstance(piece, pa.RecordBatch):
-                op.process(piece)
-        start = stop
+    for start, stop in zip([0, *cuts], [*cuts, len(order)], strict=True):
+        op.process(whole.slice(start, stop - start))
         if rng.random() < 0.7:
             out.append(_close(op, int(floor[stop]) - rng.choice([0, 0, 1, 500_000])))
     out.append(_close(op, FOREVER))
-    assert len(op) == 0 if hasattr(op, "__len__") else True
+    assert len(op.state) == 0, "nothing is left after the last watermark"
     return pa.concat_tables(out)
 
 

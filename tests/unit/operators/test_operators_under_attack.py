@@ -464,3 +464,114 @@ def test_a_join_forgets_a_row_only_when_nothing_to_come_can_match_it(after, befo
         left = op.process(LEFT, batch(op.sides[LEFT].schema, [watermark], [2], [4]))
         assert right.num_rows == (after <= watermark - base <= before)
         assert left.num_rows == (after <= base - watermark <= before)
+
+
+# -- the memory limit while a checkpoint is being written -----------------------------------------------------------
+
+
+def fill(take, row_of):
+    """Give rows until memory runs out; how many batches were taken."""
+    taken = 0
+    with suppress(MemoryLimitError):
+        while taken < 10_000:
+            take(row_of(taken))
+            taken += 1
+    assert 0 < taken < 10_000
+    return taken
+
+
+@pytest.mark.parametrize("window", [TUMBLING, SLIDING, Window(10 * SECOND, 3 * SECOND)], ids=str)
+@pytest.mark.parametrize("watermark", [3 * SECOND, 15 * SECOND, FOREVER])
+def test_a_close_that_runs_out_of_memory_under_a_checkpoint_loses_nothing_and_works_later(window, watermark):
+    """Dropping windows clones what the checkpoint still reads: at the limit there is nothing to clone into."""
+    config = StateConfig(page_bytes=4096, limit_bytes=48 * 4096)
+    op = aggregate(WORDS, window=window, config=config, most=Agg("max", "s"), n=Agg("count"))
+
+    def some(i):
+        return batch(WORDS, [j % 20 * SECOND for j in range(30)], [f"key {i} {j}" for j in range(30)], ["v" * 20] * 30)
+
+    half = fill(op.process, some) // 2
+    op = aggregate(WORDS, window=window, config=config, most=Agg("max", "s"), n=Agg("count"))
+    for i in range(half):
+        op.process(some(i))
+    held, _ = op.snapshot()
+    fill(lambda i: op.process(some(half + i)), lambda i: i)
+    large = aggregate(WORDS, window=window, most=Agg("max", "s"), n=Agg("count"), config=StateConfig(page_bytes=4096))
+    copy_into(op, large)
+    wanted = rows(large.on_watermark(watermark))
+    rest = finish(large)
+    try:
+        closed = rows(op.on_watermark(watermark))
+    except MemoryLimitError:
+        assert op.watermark == NEVER
+        held.close()
+        closed = rows(op.on_watermark(watermark))
+    held.close()
+    assert closed == wanted
+    assert finish(op) == rest
+
+
+@pytest.mark.parametrize("how", ["inner", "left_outer"])
+def test_a_join_that_runs_out_of_memory_while_it_expires_loses_nothing_and_works_later(how):
+    config = StateConfig(page_bytes=4096, limit_bytes=60 * 4096)
+
+    def give(op, i):
+        for which in (LEFT, RIGHT):
+            times = [(i * 7 + j) % 200 for j in range(20)]
+            op.process(which, batch(op.sides[which].schema, times, [i * 20 + j for j in range(20)], times))
+
+    probe = join(how=how, config=config)
+    half = fill(lambda i: give(probe, i), lambda i: i) // 2
+    op = join(how=how, config=config)
+    for i in range(half):
+        give(op, i)
+    held, _ = op.snapshot()
+    with suppress(MemoryLimitError):
+        for i in range(half, 10_000):
+            give(op, i)
+    large = copy_into(op, join(how=how, config=StateConfig(page_bytes=4096)))
+    wanted = [rows(large.on_watermark(w, 90)) for w in (LEFT, RIGHT)]
+    rest = finish(large)
+    closed = []
+    for which in (LEFT, RIGHT):
+        try:
+            closed.append(rows(op.on_watermark(which, 90)))
+        except MemoryLimitError:
+            held.close()
+            closed.append(rows(op.on_watermark(which, 90)))
+    held.close()
+    assert closed == wanted
+    assert finish(op) == rest
+
+
+def test_count_windows_that_run_out_of_memory_under_a_checkpoint_take_the_batch_later():
+    config = StateConfig(page_bytes=4096, limit_bytes=48 * 4096)
+
+    def make(config=config):
+        aggs = {"most": Agg("max", "s"), "n": Agg("count")}
+        return CountWindowAggregate("c", WORDS, window=CountWindow(4, 2), by=["k"], aggs=aggs, config=config)
+
+    def some(i):
+        return batch(WORDS, [0] * 30, [f"key {(i * 11 + j) % 900}" for j in range(30)], [f"{i}" * 20] * 30)
+
+    plain, op = make(StateConfig(page_bytes=4096)), make()
+    held = None
+    refused = 0
+    for i in range(400):
+        if i % 4 == 0:
+            if held is not None:
+                held.close()
+            held, _ = op.snapshot()
+        wanted = rows(plain.process(some(i)))
+        try:
+            assert rows(op.process(some(i))) == wanted
+        except MemoryLimitError:
+            refused += 1
+            held.close()
+            try:
+                assert rows(op.process(some(i))) == wanted
+            except MemoryLimitError:
+                break
+    assert refused
+    large = copy_into(op, make(StateConfig(page_bytes=4096)))
+    assert rows(large.process(some(i))) == wanted

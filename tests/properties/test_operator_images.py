@@ -1,0 +1,456 @@
+"""Images and checkpoints of operators under random rows, watermarks, captures, promotions and crashes.
+
+An operator runs beside a log of everything it was given. Whatever happens to it in between, (1) an image gives exactly
+what its primary would have given at the moment of the last capture, row for row and in the same order, and (2) what has
+come out so far and what is still to come are together what a plain Python model makes of the log.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from support import models
+from support.batches import TIME, batch, copy_into, rows
+from support.models import Row
+
+from holdfast.errors import InputError, MemoryLimitError
+from holdfast.operators import (
+    FOREVER,
+    LEFT,
+    NEVER,
+    RIGHT,
+    Agg,
+    Capture,
+    CountWindow,
+    CountWindowAggregate,
+    Join,
+    StateConfig,
+    StatefulOperator,
+    Window,
+    WindowAggregate,
+    Within,
+)
+from holdfast.state import checkpoint
+from holdfast.state.checkpoint import Checkpoint
+
+SCHEMA = pa.schema([("ts", TIME), ("k", pa.string()), ("f", pa.float64()), ("v", pa.int64()), ("s", pa.string())])
+AGGS = {
+    "rows": Agg("count"),
+    "some": Agg("count", "v"),
+    "total": Agg("sum", "v"),
+    "mean": Agg("avg", "v"),
+    "least": Agg("min", "s"),
+    "most": Agg("max", "s"),
+    "first": Agg("first", "s"),
+    "last": Agg("last", "s"),
+}
+CONFIG = StateConfig(page_bytes=4096, limit_bytes=1024 * 4096)
+LARGE = StateConfig(page_bytes=4096, limit_bytes=64 << 20)
+
+KEYS = st.sampled_from([None, "", "a", "b", "k" * 15, "k" * 16, "k" * 15 + "x", "日本語の長いキー"])
+FLOATS = st.sampled_from([None, 0.0, -0.0, float("nan"), 1.5, float("-inf")])
+WORDS = st.sampled_from([None, "", "p", "q" * 15, "q" * 16, "r" * 100, "é" * 20, "z" * 5000])
+#: Times are offsets from the watermark.
+ROWS = st.lists(st.builds(Row, st.integers(0, 25), KEYS, FLOATS, st.integers(-5, 5) | st.none(), WORDS), max_size=12)
+
+
+def to_batch(given_rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """As a slice of a larger batch, so that no array starts at offset 0."""
+    padded = [Row(0, "pad", 9.0, 9, "pad" * 9), *given_rows, Row(0, "pad", 9.0, 9, "pad")]
+    return batch(schema, *zip(*padded, strict=True)).slice(1, len(given_rows))
+
+
+class Images(RuleBasedStateMachine):
+    """What is common to all operators. The log is a list of (input, row); results so far are in `emitted`."""
+
+    inputs = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.primary = self.make()
+        self.image = self.make()
+        self.log: list[tuple[int, Row]] = []
+        self.emitted: list[tuple] = []
+        #: Log and results (their lengths), and what was still to come, when the image's capture was taken.
+        self.captured: tuple[int, int, list[tuple]] | None = None
+        #: Checkpoint files, the last snapshot and lengths at that time.
+        self.chain: list[bytes] = []
+        self.base = None
+        self.saved: tuple[int, int] = (0, 0)
+        self.lost = False
+
+    # -- what the operators provide
+
+    def make(self, config: StateConfig = CONFIG) -> StatefulOperator:
+        raise NotImplementedError
+
+    def give(self, op: StatefulOperator, which: int, given_rows: list[Row]) -> list[tuple]:
+        raise NotImplementedError
+
+    def advance(self, op: StatefulOperator, which: int, watermark: int) -> list[tuple]:
+        raise NotImplementedError
+
+    def drain(self, op: StatefulOperator) -> list[tuple]:
+        """Everything that a copy has to say, by whatever means."""
+        raise NotImplementedError
+
+    def model(self) -> list[tuple]:
+        raise NotImplementedError
+
+    def compare(self, emitted: list[tuple], rest: list[tuple]) -> None:
+        assert emitted + rest == self.model()
+
+    # -- rules
+
+    def to_come(self, op: StatefulOperator, *, lazy: bool = False) -> list[tuple]:
+        return self.drain(copy_into(op, self.make(), lazy=lazy))
+
+    def fingerprint(self, op: StatefulOperator, *, lazy: bool = False) -> list[tuple]:
+        """All that can be seen of an operator's state from outside, in order."""
+        return self.to_come(op, lazy=lazy)
+
+    def now(self, which: int = 0) -> int:
+        del which
+        return max(self.primary.watermark, -40)
+
+    @rule(which=st.integers(0, 1), given_rows=ROWS)
+    def rows_come(self, which: int, given_rows: list[Row]) -> None:
+        which %= self.inputs
+        placed = [r._replace(ts=self.now(which) + r.ts) for r in given_rows]
+        self.emitted += self.give(self.primary, which, placed)
+        self.log += [(which, r) for r in placed]
+
+    @rule(which=st.integers(0, 1), by=st.sampled_from([0, 1, 3, 10, 11, 60]))
+    def the_watermark_rises(self, which: int, by: int) -> None:
+        which %= self.inputs
+        self.emitted += self.advance(self.primary, which, self.now(which) + by)
+
+    @rule(whole=st.booleans(), lazy=st.booleans())
+    def the_image_gets_a_capture(self, whole: bool, lazy: bool) -> None:
+        capture = Capture.from_bytes(self.primary.capture(whole=whole or self.lost).to_bytes())
+        self.image.paste(capture)
+        self.lost = False
+        rest = self.fingerprint(self.primary)
+        self.captured = (len(self.log), len(self.emitted), rest)
+        assert self.fingerprint(self.image, lazy=lazy) == rest
+
+    @precondition(lambda self: self.captured is not None)
+    @rule()
+    def a_capture_is_lost_and_the_next_one_refused(self) -> None:
+        self.primary.capture()
+        following = self.primary.capture()
+        with pytest.raises(InputError, match="does not start where the image stands"):
+            self.image.paste(following)
+        self.lost = True
+
+    @rule(cut=st.floats(0, 1), flip=st.integers(0, 7))
+    def garbled_bytes_are_refused(self, cut: float, flip: int) -> None:
+        raw = bytearray(self.primary.capture(whole=True).to_bytes())
+        self.lost = True
+        at = int(cut * (len(raw) - 1))
+        with pytest.raises(InputError, match="a capture cannot be read"):
+            Capture.from_bytes(bytes(raw[:at]))
+        raw[at] ^= 1 << flip
+        with pytest.raises(InputError, match="a capture cannot be read"):
+            Capture.from_bytes(bytes(raw))
+
+    @precondition(lambda self: self.captured is not None)
+    @rule()
+    def the_primary_dies_and_the_image_takes_over(self) -> None:
+        assert self.captured is not None
+        seen, said, rest = self.captured
+        del self.log[seen:], self.emitted[said:]
+        assert self.fingerprint(self.image) == rest
+        self.primary, self.image = self.image, self.make()
+        self.image.paste(self.primary.capture(whole=True))
+        self.captured = (seen, said, rest)
+        self.chain, self.base, self.lost = [], None, False
+
+    @rule(full=st.booleans())
+    def a_checkpoint_is_written(self, full: bool) -> None:
+        full = full or self.base is None
+        snapshot, meta = self.primary.snapshot(None if full else self.base)
+        out = io.BytesIO()
+        checkpoint.write(snapshot, out, meta)
+        self.chain = [out.getvalue()] if full else [*self.chain, out.getvalue()]
+        self.base = snapshot
+        self.saved = (len(self.log), len(self.emitted))
+
+    @precondition(lambda self: self.base is not None)
+    @rule(lazy=st.booleans())
+    def the_node_crashes_and_restores_the_checkpoints(self, lazy: bool) -> None:
+        seen, said = self.saved
+        del self.log[seen:], self.emitted[said:]
+        self.primary = self.make()
+        self.primary.restore([Checkpoint.of_bytes(raw) for raw in self.chain], lazy=lazy)
+        # its image may be ahead of it now, and is no use
+        self.image, self.captured = self.make(), None
+        self.chain, self.base = [], None
+
+    @rule()
+    def nothing_is_lost_or_doubled(self) -> None:
+        self.compare(self.emitted, self.to_come(self.primary))
+
+    def teardown(self) -> None:
+        self.compare(self.emitted, self.to_come(self.primary))
+
+
+class TimeWindows(Images):
+    window = Window(10, 10)
+
+    def make(self, config: StateConfig = CONFIG) -> WindowAggregate:
+        return WindowAggregate(
+            "w", SCHEMA, event_time="ts", window=self.window, by=["k", "f"], aggs=AGGS, config=config
+        )
+
+    def give(self, op, which, given_rows):
+        op.process(to_batch(given_rows))
+        return []
+
+    def advance(self, op, which, watermark):
+        before = op.watermark
+        out = rows(op.on_watermark(watermark))
+        assert all(before < r[1] <= watermark for r in out)
+        return out
+
+    def drain(self, op):
+        return rows(op.on_watermark(FOREVER))
+
+    def model(self):
+        return models.windows([r for _, r in self.log], self.window.size_us, self.window.step_us)
+
+
+class SlidingWindows(TimeWindows):
+    window = Window(10, 3)
+
+
+class CountWindows(Images):
+    window = CountWindow(4, 2)
+
+    def make(self, config: StateConfig = CONFIG) -> CountWindowAggregate:
+        return CountWindowAggregate("c", SCHEMA, window=self.window, by=["k", "f"], aggs=AGGS, config=config)
+
+    def give(self, op, which, given_rows):
+        return rows(op.process(to_batch(given_rows)))
+
+    def advance(self, op, which, watermark):
+        return rows(op.on_watermark(watermark))
+
+    def drain(self, op):
+        """Four more rows for every key show what is there of it."""
+        keys = {models.canonical(r): r for _, r in self.log}.values()
+        return self.give(op, 0, [r._replace(ts=0, v=7, s=f"probe {i}") for r in keys for i in range(self.window.size)])
+
+    def compare(self, emitted, rest):
+        keys = {models.canonical(r): r for _, r in self.log}.values()
+        probes = [r._replace(ts=0, v=7, s=f"probe {i}") for r in keys for i in range(self.window.size)]
+        all_rows = [r for _, r in self.log] + probes
+        assert emitted + rest == models.count_windows(all_rows, self.window.size, self.window.step)
+
+
+class OverlappingCountWindows(CountWindows):
+    window = CountWindow(5, 3)
+
+
+class Joins(Images):
+    inputs = 2
+    window = Within(-4, 9)
+
+    def make(self, config: StateConfig = CONFIG) -> Join:
+        left, right = (pa.schema([(p + f.name, f.type) for f in SCHEMA]) for p in ("l_", "r_"))
+        return Join(
+            "j",
+            left,
+            right,
+            times=("l_ts", "r_ts"),
+            on=[("l_k", "r_k"), ("l_f", "r_f")],
+            window=self.window,
+            how="left_outer",
+            predicate=lambda pairs: pc.less_equal(pairs.column("l_v"), pairs.column("r_v")),
+            config=config,
+        )
+
+    def now(self, which: int = 0) -> int:
+        return max(self.primary.watermarks.inputs[which], -40)
+
+    def give(self, op, which, given_rows):
+        return rows(op.process(which, to_batch(given_rows, op.sides[which].schema)))
+
+    def advance(self, op, which, watermark):
+        return rows(op.on_watermark(which, watermark))
+
+    def drain(self, op):
+        return rows(op.on_watermark(LEFT, FOREVER)) + rows(op.on_watermark(RIGHT, FOREVER))
+
+    def fingerprint(self, op, *, lazy=False):
+        """Also what both sides answer to a row of every key: right rows never show by themselves."""
+        out = self.to_come(op)
+        copy = copy_into(op, self.make(), lazy=lazy)
+        keys = {models.canonical(r): r for _, r in self.log}.values()
+        for offset in (0, 4):
+            for which in (RIGHT, LEFT):
+                probes = [r._replace(ts=max(copy.watermark, -40) + offset, v=0, s="probe") for r in keys]
+                out += self.give(copy, which, probes)
+        return out
+
+    def compare(self, emitted, rest):
+        left, right = ([r for w, r in self.log if w == which] for which in (LEFT, RIGHT))
+        wanted = models.joined(left, right, self.window.after_us, self.window.before_us)
+        assert sorted(emitted + rest, key=repr) == wanted
+
+
+class EarlierJoins(Joins):
+    window = Within(-15, -3)
+
+
+# few examples of many steps: an example costs about as much as its copies
+_FAST = settings(max_examples=12, stateful_step_count=30, deadline=None)
+_THOROUGH = settings(max_examples=300, stateful_step_count=60, deadline=None)
+
+
+def _case(machine: type[Images]) -> type:
+    machine.TestCase.settings = _THOROUGH if os.environ.get("HOLDFAST_HYPOTHESIS") == "thorough" else _FAST
+    return machine.TestCase
+
+
+TestTumblingWindows = _case(TimeWindows)
+TestSlidingWindows = _case(SlidingWindows)
+TestCountWindows = _case(CountWindows)
+TestOverlappingCountWindows = _case(OverlappingCountWindows)
+TestJoins = _case(Joins)
+TestEarlierJoins = _case(EarlierJoins)
+
+
+# -- the memory limit -----------------------------------------------------------------------------------------------
+
+BULKY = st.lists(
+    st.lists(
+        st.builds(
+            Row,
+            st.integers(0, 60),
+            st.integers(0, 400).map(lambda i: f"key {i}" * (1 + i % 5)),
+            FLOATS,
+            st.integers(0, 5),
+            st.integers(0, 3000).map(lambda n: "w" * n),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize(
+    "machine", [TimeWindows, SlidingWindows, CountWindows, OverlappingCountWindows, Joins], ids=lambda m: m.__name__
+)
+@settings(max_examples=8, deadline=None)
+@given(batches=BULKY, pages=st.integers(16, 40), snapshots=st.booleans())
+def test_a_batch_that_hits_the_memory_limit_is_rolled_back_whole_and_fits_a_larger_pool(
+    machine, batches, pages, snapshots
+):
+    run = machine()
+    op = run.make(StateConfig(page_bytes=4096, limit_bytes=pages * 4096))
+    held = None
+    for i, given_rows in enumerate(batches):
+        which = i % run.inputs
+        placed = [r._replace(ts=max(op.watermark, 0) + r.ts) for r in given_rows]
+        if snapshots and i % 3 == 0 and held is None:
+            held, _ = op.snapshot()  # a checkpoint that takes its time: pages are cloned, memory runs out sooner
+        try:
+            run.emitted += run.give(op, which, placed)
+        except MemoryLimitError:
+            if held is not None:
+                held.close()
+                held = None
+            run.compare(run.emitted, run.drain(copy_into(op, run.make(LARGE))))
+            op = copy_into(op, run.make(LARGE))
+            run.emitted += run.give(op, which, placed)
+        run.log += [(which, r) for r in placed]
+    run.compare(run.emitted, run.drain(copy_into(op, run.make(LARGE))))
+
+
+# -- footprints (cec §II) -------------------------------------------------------------------------------------------
+
+NUMBERS = pa.schema([("ts", TIME), ("k", pa.int64()), ("v", pa.int64())])
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4), st.integers(-9, 9)), max_size=8),
+        st.sampled_from([0, 0, 5, 20]),
+        st.integers(0, 3),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, tail=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4), st.integers(-9, 9)), max_size=8))
+def test_the_log_of_footprints_and_a_replay_of_rows_are_the_operator(steps, tail):
+    """cec §II.B: load the newest footprint of every open window, replay from the oldest; each ignores what it knows.
+
+    `open_windows` of the newest footprint is how many different windows a walk back through the log has to find.
+    """
+    op = WindowAggregate(
+        "w",
+        NUMBERS,
+        event_time="ts",
+        window=Window(10, 5),
+        by=["k"],
+        aggs={"n": Agg("count"), "total": Agg("sum", "v")},
+        config=CONFIG,
+    )
+    footprints = op.keep_footprints()
+    log, seen = [], []
+    for given_rows, rise, checks, write in [*steps, (tail, 0, 0, False)]:
+        placed = [(max(op.watermark, 0) + t, k, v) for t, k, v in given_rows]
+        op.process(batch(NUMBERS, *(zip(*placed, strict=True) if placed else ([], [], []))))
+        seen += placed
+        if rise:
+            op.on_watermark(max(op.watermark, 0) + rise)
+        if write:
+            log += footprints.take(op.rows, checks)
+    assert _recovered(log, seen, op) == _live(op)
+
+
+def _live(op: WindowAggregate) -> dict[tuple[int, int], tuple[int, int]]:
+    slots = op.state.map.slots
+    return {(int(r[1]), int(r[2])): (int(r[4]), int(r[5])) for r in slots.gather(slots.rids(), 0, slots.record_words)}
+
+
+def _recovered(log: list, seen: list[tuple[int, int, int]], op: WindowAggregate) -> dict:
+    pane_us, record_words = op.window.pane_us, op.state.map.slots.record_words
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    closed_below = NEVER
+    for footprint in reversed(log):
+        if footprint.kind == "close":
+            closed_below = max(closed_below, footprint.closed_below)
+            continue
+        for record in footprint.rows(record_words):
+            window = (int(record[1]), int(record[2]))
+            if window not in found and window[0] >= closed_below:
+                found[window] = (int(record[4]), int(record[5]), footprint.position)
+    if log:
+        assert len(found) == log[-1].open_windows
+    written = log[-1].position if log else 0
+    oldest = min([p for _, _, p in found.values()] + [written])
+    states = {w: (n, total) for w, (n, total, _) in found.items()}
+    for position in range(oldest, len(seen)):
+        ts, k, v = seen[position]
+        window = (ts // pane_us, k)
+        if window[0] < closed_below or (window in found and position < found[window][2]):
+            continue  # it is closed, or it knows this row
+        if window not in found and position < written:
+            continue  # opened and closed before the log's end
+        n, total = states.get(window, (0, 0))
+        states[window] = (n + 1, total + v)
+    # panes that were dropped after the newest footprint was written
+    return {w: s for w, s in states.items() if w[0] >= op._dropped_below}
