@@ -20,8 +20,8 @@ test: $(VENV)/.installed  ## every test, the ones on Spark included (under 20 mi
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
 
 types: $(VENV)/.installed
 	$(BIN)/pyright

@@ -13,7 +13,8 @@ from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import pack_value, value_copy_out, value_length
 from holdfast.state.intrinsics import address, load, mix, store
 from holdfast.state.keys import PLAIN, VAR0, VAR1, Keys, make_keys
-from holdfast.state.pages import REFS, PagePool, Snapshot
+from holdfast.state.pages import PagePool, Snapshot
+from holdfast.state.pagetable import REFS
 
 Column = int | str | bytes | None
 

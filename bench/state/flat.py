@@ -25,7 +25,7 @@ from holdfast.state.index import (
 )
 from holdfast.state.intrinsics import address, load, multiply_high, prefetch, store, trailing_zeros
 from holdfast.state.keys import K_HASHES, K_NULLS, K_ROWS, K_WORDS, Keys
-from holdfast.state.pages import bump, new_block
+from holdfast.state.pagetable import bump, new_block
 
 #: Addresses of records, buckets and the touched bits; words of a record, buckets, records, key words.
 RECORDS, TABLE, TOUCHED, RW, BUCKETS, COUNT, KW = range(7)

@@ -22,10 +22,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError
+from holdfast.state import hashmap
 from holdfast.state.heap import LONG_BYTES_MAX, SHORT_BYTES_MAX, pack_value, value_copy_out, value_length
 from holdfast.state.keys import PLAIN, VAR0, VAR1, Keys, make_keys
 
-KEY_COLUMNS_MAX = 32
+#: A map has null bits for so many columns, and the pane takes one.
+KEY_COLUMNS_MAX = hashmap.KEY_COLUMNS_MAX - 1
 
 
 @dataclass(frozen=True)

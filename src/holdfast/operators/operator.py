@@ -22,7 +22,8 @@ from holdfast.errors import ConfigError, InputError, MemoryLimitError
 from holdfast.operators.capture import Capture, Part
 from holdfast.operators.costs import LinearCost
 from holdfast.state.checkpoint import Checkpoint, restore
-from holdfast.state.pages import HEADER_WORDS, PagePool, Snapshot
+from holdfast.state.pages import PagePool, Snapshot
+from holdfast.state.pagetable import HEADER_WORDS
 
 #: Watermark before anything is known, and after everything has been seen.
 NEVER = -(2**63)

@@ -1,10 +1,10 @@
 """State on pages: a pool with copy-on-write snapshots, and the data structures that live in it.
 
-    pages.py       the pool, page sets, snapshots          sguard §4.1, §4.4
+    pages.py       the pool, page sets, snapshots          sguard §4.1, §4.4 (kernels: pagetable.py)
     checkpoint.py  snapshots as bytes, and back
     heap.py        variable-length values
     slots.py       fixed-size records with stable numbers
-    hashmap.py     unordered map                           ordered.py   ordered map
+    hashmap.py     unordered map (index.py, keys.py)       ordered.py   ordered map
     deque.py       list, queue and deque
 
 Read `pages.py` first, then `slots.py` and `hashmap.py`.

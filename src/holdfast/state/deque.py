@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, CorruptPageError, InputError
 from holdfast.state.intrinsics import address, copy_words, load, store
-from holdfast.state.pages import HEADER_WORDS, PagePool, add_page, bump, drop_page, new_block, readable, writable
+from holdfast.state.pages import PagePool
+from holdfast.state.pagetable import HEADER_WORDS, add_page, bump, drop_page, new_block, readable, writable
 
 KIND_DEQUE = 5
 

@@ -65,19 +65,8 @@ from holdfast.state.index import (
 )
 from holdfast.state.intrinsics import address, load, prefetch, store, trailing_zeros, zero_words
 from holdfast.state.keys import K_HASHES, K_NULLS, K_ROWS, K_WORDS, VAR0, VAR1, Keys, hash_of
-from holdfast.state.pages import (
-    ABSENT,
-    FAULT,
-    HEADER_WORDS,
-    SEQ,
-    SHIFT,
-    STAMP,
-    TABLE,
-    WORDS,
-    PagePool,
-    new_block,
-    writable,
-)
+from holdfast.state.pages import PagePool
+from holdfast.state.pagetable import ABSENT, FAULT, HEADER_WORDS, SEQ, SHIFT, STAMP, TABLE, WORDS, new_block, writable
 from holdfast.state.slots import (
     BITMAP_WORDS,
     FIRST,

@@ -23,17 +23,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.state.intrinsics import address, load, load_byte, mix, store, store_byte, swap_bytes
-from holdfast.state.pages import (
-    HEADER_WORDS,
-    SHIFT,
-    PageSet,
-    add_page,
-    bump,
-    drop_page,
-    new_block,
-    readable,
-    writable,
-)
+from holdfast.state.pages import PageSet
+from holdfast.state.pagetable import HEADER_WORDS, SHIFT, add_page, bump, drop_page, new_block, readable, writable
 
 KIND_HEAP = 3
 SHORT_BYTES_MAX = 15

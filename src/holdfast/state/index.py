@@ -23,7 +23,7 @@ from holdfast.state.intrinsics import (
     zero_words,
 )
 from holdfast.state.keys import K_NULLS, K_WORDS, KEY, SEED, VAR1, hash_of
-from holdfast.state.pages import (
+from holdfast.state.pagetable import (
     HEADER_WORDS,
     HOLE,
     N,

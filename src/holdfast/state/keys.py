@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from holdfast.state.heap import is_long
 from holdfast.state.intrinsics import address, load, mix
-from holdfast.state.pages import new_block
+from holdfast.state.pagetable import new_block
 
 #: Kinds of key words: a plain word; the first and the second word of a variable-length value.
 PLAIN, VAR0, VAR1 = 0, 1, 2

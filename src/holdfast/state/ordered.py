@@ -21,7 +21,8 @@ from holdfast.state.hashmap import MapLayout
 from holdfast.state.heap import KIND_HEAP, Heap, compare_values, heap_count, heap_free, is_long, long_length, own_value
 from holdfast.state.intrinsics import address, copy_words, load, load_byte, store
 from holdfast.state.keys import K_ROWS, K_WORDS, VAR0, Keys
-from holdfast.state.pages import HEADER_WORDS, PagePool, add_page, bump, drop_page, new_block, readable, writable
+from holdfast.state.pages import PagePool
+from holdfast.state.pagetable import HEADER_WORDS, add_page, bump, drop_page, new_block, readable, writable
 
 KIND_LEAF = 4
 #: Word of a leaf's header: entries on it.

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigError, check
 from holdfast.state.heap import KIND_HEAP, Heap, heap_count, heap_free, is_long, long_length
 from holdfast.state.intrinsics import address, count_ones, load, store, trailing_zeros, zero_words
-from holdfast.state.pages import (
+from holdfast.state.pages import PagePool, PageSet
+from holdfast.state.pagetable import (
     ABSENT,
     HEADER_WORDS,
     HOLE,
@@ -34,8 +35,6 @@ from holdfast.state.pages import (
     LFREE_STACK,
     LIMIT,
     N,
-    PagePool,
-    PageSet,
     add_page,
     bump,
     drop_page,

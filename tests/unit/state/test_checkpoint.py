@@ -16,7 +16,7 @@ from state_tools import INT, TEXT, contents, int_keys, keys_of, load_pool, put, 
 from holdfast.errors import ConfigError, CorruptPageError, InvariantError
 from holdfast.state.checkpoint import _FRAME, _HEAD, Checkpoint, restore
 from holdfast.state.hashmap import HashMap
-from holdfast.state.pages import HEADER_WORDS
+from holdfast.state.pagetable import HEADER_WORDS
 
 KIND = 9
 PAGE = 4096

@@ -21,7 +21,7 @@ from holdfast.state.heap import (
     value_length,
 )
 from holdfast.state.intrinsics import address
-from holdfast.state.pages import N
+from holdfast.state.pagetable import N
 
 _LENGTHS = [0, 1, 6, 7, 8, 9, 14, 15, 16, 17, 24, 31, 32, 33, 4031, 4032, 4033, 8063, 8064, 8065, 20_000]
 

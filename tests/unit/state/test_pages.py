@@ -11,7 +11,8 @@ from state_tools import INT, check_pool, contents, int_keys, load_pool, put, rem
 from holdfast.errors import ConfigError, CorruptPageError, InvariantError, MemoryLimitError, StateError
 from holdfast.state import checkpoint
 from holdfast.state.hashmap import HashMap
-from holdfast.state.pages import HEADER_WORDS, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PagePool
+from holdfast.state.pages import PAGE_BYTES_MAX, PAGE_BYTES_MIN, PagePool
+from holdfast.state.pagetable import HEADER_WORDS
 
 KIND = 9
 
