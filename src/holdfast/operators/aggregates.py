@@ -100,7 +100,9 @@ def _has(array: pa.Array) -> Words:
 
 
 class Count:
-    words, result, var_at = 1, pa.int64(), None
+    words = 1
+    result = pa.int64()
+    var_at: int | None = None
 
     def __init__(self, column: Column | None) -> None:
         self.partial: Partial = (("count", f"count({quoted(column.name)})" if column else "count(1)", pa.int64()),)
@@ -137,7 +139,8 @@ def _decimals_or_null(
 class SumWide:
     """Sum of integers or decimals."""
 
-    words, var_at = 2, None
+    words = 2
+    var_at: int | None = None
 
     def __init__(self, column: Column) -> None:
         self.column = column
@@ -194,7 +197,8 @@ class SumWide:
 class AverageWide(SumWide):
     """Average of integers (a double) or decimals."""
 
-    words, var_at = 3, None
+    words = 3
+    var_at: int | None = None
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
@@ -227,7 +231,9 @@ class AverageWide(SumWide):
 
 
 class SumFloat:
-    words, result, var_at = 1, pa.float64(), None
+    words = 1
+    result = pa.float64()
+    var_at: int | None = None
 
     def __init__(self, column: Column) -> None:
         self.column = column
@@ -250,7 +256,9 @@ class SumFloat:
 
 
 class AverageFloat(SumFloat):
-    words, result, var_at = 2, pa.float64(), None
+    words = 2
+    result = pa.float64()
+    var_at: int | None = None
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
@@ -283,7 +291,9 @@ def _as_doubles(array: pa.Array, column: Column) -> NDArray[np.float64]:
 
 
 class Deviation:
-    words, result, var_at = 3, pa.float64(), None
+    words = 3
+    result = pa.float64()
+    var_at: int | None = None
 
     def __init__(self, column: Column, *, sample: bool) -> None:
         self.column = column
@@ -303,7 +313,8 @@ class Deviation:
         states[:, 0] = valid_of(array)
         states[:, 1] = values
         # as Spark's first update: 0 for a number, NaN for a NaN or an infinity
-        states[:, 2] = values * 0.0
+        with np.errstate(invalid="ignore"):
+            states[:, 2] = values * 0.0
         return _no_flags(n)
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
@@ -409,7 +420,9 @@ class MergeableAggregate:
 
 
 class UserDefined:
-    result, var_at, partial = pa.float64(), None, ()
+    result = pa.float64()
+    var_at: int | None = None
+    partial: Partial = ()
 
     def __init__(self, column: Column, definition: MergeableAggregate, kernel: Callable) -> None:
         self.column = column

@@ -258,7 +258,8 @@ def order_of(leading: list[NDArray[np.int64]], columns: list[Column], arrays: li
         if array.null_count:
             keys.append(valid_of(array))
         if column.is_var:
-            keys.append(pc.rank(array, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64))  # pyright: ignore[reportAttributeAccessIssue]
+            ranks = pc.rank(array, sort_keys="ascending", tiebreaker="dense")  # pyright: ignore[reportAttributeAccessIssue]
+            keys.append(ranks.to_numpy().astype(np.int64))
         elif column.is_decimal:
             words = encode(array, column)
             keys += [words[:, 1], words[:, 0].view(np.uint64)]

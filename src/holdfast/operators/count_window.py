@@ -133,7 +133,8 @@ class CountWindowAggregate(StatefulOperator):
         fresh = np.zeros(0, np.int64)
         try:
             to, fresh = self.panes.upsert(pane_keys, self.program.identity)
-            self.reserve(self.program.long_bytes(source))
+            clones = self.panes.index.shared() if len(self._completed(number)) else 0
+            self.pool.ensure_room(pages_for(self.config.page_bytes, self.program.long_bytes(source)) + clones)
         except MemoryLimitError:
             self.panes.remove(fresh)
             _uncount(counters, 1 + len(self._key_kinds))
@@ -152,17 +153,21 @@ class CountWindowAggregate(StatefulOperator):
     def _complete(self, keys: Keys, number: NDArray[np.int64]) -> pa.Table:
         """Results of windows whose last row has just come, and their oldest panes dropped."""
         size, step, pane = self.window.size, self.window.step, self.window.pane
-        beyond = number + 1 - size
-        rows = np.flatnonzero((beyond >= 0) & (beyond % step == 0))
+        rows = self._completed(number)
         if not len(rows):
             return self.output_schema.empty_table()
-        starts = beyond[rows]
+        starts = number[rows] + 1 - size
         values = np.tile(self.program.identity, (len(rows), 1))
         heap = self._merge_panes(self._some(keys, rows), starts // pane, size // pane, values)
         result = self._results(self._some(keys, rows), starts, values, heap)
         for k in range(step // pane):  # panes that no later window needs
             self._forget(self._pane_keys(self._some(keys, rows), starts // pane + k))
         return result
+
+    def _completed(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which rows, by their numbers at their keys, are the last of a window."""
+        beyond = number + 1 - self.window.size
+        return np.flatnonzero((beyond >= 0) & (beyond % self.window.step == 0))
 
     def _some(self, keys: Keys, rows: NDArray[np.int64]) -> Keys:
         return make_keys(keys.words[rows], keys.nulls[rows], self._key_kinds, keys.owner)

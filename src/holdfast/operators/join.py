@@ -437,26 +437,25 @@ class Join(StatefulOperator):
         out: list[pa.RecordBatch] = []
         if combined > self.watermark:
             self.pool.reclaim()
-            for side, bound in zip(self.sides, self._bounds(combined), strict=True):
-                expired = self._expire(side, bound)
-                if self.outer and side is self.sides[LEFT]:
-                    out += expired
+            gone = [self._rows_below(s, b) for s, b in zip(self.sides, self._bounds(combined), strict=True)]
+            # before anything goes: a left row that is reported must be dropped, and both sides at once
+            self.pool.ensure_room(sum(s.map.clones_to_drop() for s, r in zip(self.sides, gone, strict=True) if len(r)))
+            for side, bound, rids in zip(self.sides, self._bounds(combined), gone, strict=True):
+                out += self._expire(side, bound, rids)
             self.watermark = combined
         return pa.Table.from_batches(out, self.output_schema)
 
     def _bounds(self, watermark: int) -> tuple[int, int]:
         """Buckets below these can match no row that is still to come: (left, right)."""
         size = self.window.bucket_us
-        if isinstance(self.window, SameWindow):
-            return watermark // size, watermark // size
-        return (watermark - self.window.before_us) // size, (watermark + self.window.after_us) // size
+        left = right = watermark // size
+        if isinstance(self.window, Within):
+            left, right = (watermark - self.window.before_us) // size, (watermark + self.window.after_us) // size
+        return max(NEVER, min(left, FOREVER)), max(NEVER, min(right, FOREVER))
 
-    def _expire(self, side: _Side, bound: int) -> list[pa.RecordBatch]:
-        bound = max(NEVER, min(bound, 2**63 - 1))
-        if bound <= side.dropped_below:
-            return []
-        side.dropped_below = bound
-        rids = self._rows_below(side, bound)
+    def _expire(self, side: _Side, bound: int, rids: NDArray[np.int64]) -> list[pa.RecordBatch]:
+        """Forget the rows below a bound, which are these; left ones that never matched."""
+        side.dropped_below = max(side.dropped_below, bound)
         if not len(rids):
             return []
         out: list[pa.RecordBatch] = []

@@ -211,11 +211,7 @@ def pages_for(page_bytes: int, heap_bytes: int) -> int:
 
 def reserve(pool: PagePool, heap_bytes: int) -> None:
     """Make sure that so many bytes of long values fit a pool."""
-    pages = pages_for(pool.page_bytes, heap_bytes)
-    if pool.headroom() < pages:
-        pool.make_room()
-        if pool.headroom() < pages:
-            raise pool.limit_error()
+    pool.ensure_room(pages_for(pool.page_bytes, heap_bytes))
 
 
 def check_outputs(operator: str, leading: tuple[str, ...], keys: list[str], results: list[str]) -> None:

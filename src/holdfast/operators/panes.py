@@ -135,10 +135,16 @@ class PaneMap:
         _walk(self.pool.at, self.map.at, np.ascontiguousarray(entries[:, _HEAD]), out)
         return out
 
+    def clones_to_drop(self) -> int:
+        """Pages that dropping may have to clone, because a snapshot holds them."""
+        return self.map.index.shared() + self.panes.leaves.shared()
+
     def drop_below(self, bound: int) -> int:
-        """Forget all panes below a bound; how many records that were."""
+        """Forget all panes below a bound; how many records that were. All of them, or at the memory limit none."""
         rids = self.rids_of(-(2**63), bound)
         panes = self._rank(bound)
+        if panes:
+            self.pool.ensure_room(self.clones_to_drop())
         self.map.remove(rids)
         self.panes.drop_first(panes)
         return len(rids)

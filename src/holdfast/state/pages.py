@@ -149,6 +149,11 @@ class PageSet:
             view.flags.writeable = False
         return view
 
+    def shared(self) -> int:
+        """Pages that a snapshot holds too: as many as writing to all of them would clone."""
+        phys = self.table[: self.block[N]]
+        return int((self.pool._refs[phys[phys > 0]] > 1).sum())
+
     def clear(self) -> None:
         """Release every page."""
         for lp in self.logical():
@@ -425,6 +430,13 @@ class PagePool:
         return len(free) * self.page_bytes
 
     # -- figures ------------------------------------------------------------------------------------------------
+
+    def ensure_room(self, pages: int) -> None:
+        """Make sure that so many pages can be allocated, for something that must not stop half-way."""
+        if self.headroom() < pages:
+            self.make_room()
+            if self.headroom() < pages:
+                raise self.limit_error()
 
     def lazy_pages(self) -> int:
         return sum(int(ps.block[ABSENT]) for ps in self.sets.values())

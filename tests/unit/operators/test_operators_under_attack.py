@@ -469,109 +469,86 @@ def test_a_join_forgets_a_row_only_when_nothing_to_come_can_match_it(after, befo
 # -- the memory limit while a checkpoint is being written -----------------------------------------------------------
 
 
-def fill(take, row_of):
-    """Give rows until memory runs out; how many batches were taken."""
-    taken = 0
-    with suppress(MemoryLimitError):
-        while taken < 10_000:
-            take(row_of(taken))
-            taken += 1
-    assert 0 < taken < 10_000
-    return taken
+def fill(give, sizes=(30, 1)):
+    """Give batches of these sizes until memory runs out: give(number, size)."""
+    number = 0
+    for size in sizes:
+        with suppress(MemoryLimitError):
+            while number < 10_000:
+                give(number, size)
+                number += 1
+    assert 0 < number < 10_000
 
 
 @pytest.mark.parametrize("window", [TUMBLING, SLIDING, Window(10 * SECOND, 3 * SECOND)], ids=str)
-@pytest.mark.parametrize("watermark", [3 * SECOND, 15 * SECOND, FOREVER])
+@pytest.mark.parametrize("watermark", [13 * SECOND, 15 * SECOND, FOREVER])
 def test_a_close_that_runs_out_of_memory_under_a_checkpoint_loses_nothing_and_works_later(window, watermark):
     """Dropping windows clones what the checkpoint still reads: at the limit there is nothing to clone into."""
-    config = StateConfig(page_bytes=4096, limit_bytes=48 * 4096)
-    op = aggregate(WORDS, window=window, config=config, most=Agg("max", "s"), n=Agg("count"))
+    aggs = {"most": Agg("max", "s"), "n": Agg("count")}
+    op = aggregate(WORDS, window=window, config=StateConfig(page_bytes=4096, limit_bytes=48 * 4096), **aggs)
 
-    def some(i):
-        return batch(WORDS, [j % 20 * SECOND for j in range(30)], [f"key {i} {j}" for j in range(30)], ["v" * 20] * 30)
+    def give(number, size):
+        times = [(number + j) % 20 * SECOND for j in range(size)]
+        op.process(batch(WORDS, times, [f"key {number} {j}" for j in range(size)], ["v" * 20] * size))
 
-    half = fill(op.process, some) // 2
-    op = aggregate(WORDS, window=window, config=config, most=Agg("max", "s"), n=Agg("count"))
-    for i in range(half):
-        op.process(some(i))
-    held, _ = op.snapshot()
-    fill(lambda i: op.process(some(half + i)), lambda i: i)
-    large = aggregate(WORDS, window=window, most=Agg("max", "s"), n=Agg("count"), config=StateConfig(page_bytes=4096))
-    copy_into(op, large)
+    fill(give)
+    large = copy_into(op, aggregate(WORDS, window=window, config=StateConfig(page_bytes=4096), **aggs))
     wanted = rows(large.on_watermark(watermark))
     rest = finish(large)
-    try:
-        closed = rows(op.on_watermark(watermark))
-    except MemoryLimitError:
-        assert op.watermark == NEVER
-        held.close()
-        closed = rows(op.on_watermark(watermark))
+    held, _ = op.snapshot()
+    with pytest.raises(MemoryLimitError):
+        op.on_watermark(watermark)
+    assert op.watermark == NEVER
     held.close()
-    assert closed == wanted
+    assert rows(op.on_watermark(watermark)) == wanted
     assert finish(op) == rest
 
 
 @pytest.mark.parametrize("how", ["inner", "left_outer"])
 def test_a_join_that_runs_out_of_memory_while_it_expires_loses_nothing_and_works_later(how):
-    config = StateConfig(page_bytes=4096, limit_bytes=60 * 4096)
+    op = join(how=how, config=StateConfig(page_bytes=4096, limit_bytes=60 * 4096))
 
-    def give(op, i):
-        for which in (LEFT, RIGHT):
-            times = [(i * 7 + j) % 200 for j in range(20)]
-            op.process(which, batch(op.sides[which].schema, times, [i * 20 + j for j in range(20)], times))
+    def give(number, size):
+        times = [(number * 7 + j) % 200 for j in range(size)]
+        which = number % 2
+        op.process(which, batch(op.sides[which].schema, times, [number * 30 + j for j in range(size)], times))
 
-    probe = join(how=how, config=config)
-    half = fill(lambda i: give(probe, i), lambda i: i) // 2
-    op = join(how=how, config=config)
-    for i in range(half):
-        give(op, i)
-    held, _ = op.snapshot()
-    with suppress(MemoryLimitError):
-        for i in range(half, 10_000):
-            give(op, i)
+    fill(give)
     large = copy_into(op, join(how=how, config=StateConfig(page_bytes=4096)))
-    wanted = [rows(large.on_watermark(w, 90)) for w in (LEFT, RIGHT)]
+    assert large.on_watermark(LEFT, 90).num_rows == 0
+    wanted = rows(large.on_watermark(RIGHT, 90))
     rest = finish(large)
-    closed = []
-    for which in (LEFT, RIGHT):
-        try:
-            closed.append(rows(op.on_watermark(which, 90)))
-        except MemoryLimitError:
-            held.close()
-            closed.append(rows(op.on_watermark(which, 90)))
+    held, _ = op.snapshot()
+    op.on_watermark(LEFT, 90)
+    with pytest.raises(MemoryLimitError):
+        op.on_watermark(RIGHT, 90)
+    assert op.watermark == NEVER
     held.close()
-    assert closed == wanted
+    assert rows(op.on_watermark(RIGHT, 90)) == wanted
     assert finish(op) == rest
 
 
 def test_count_windows_that_run_out_of_memory_under_a_checkpoint_take_the_batch_later():
-    config = StateConfig(page_bytes=4096, limit_bytes=48 * 4096)
-
-    def make(config=config):
+    def make(config=None):
         aggs = {"most": Agg("max", "s"), "n": Agg("count")}
         return CountWindowAggregate("c", WORDS, window=CountWindow(4, 2), by=["k"], aggs=aggs, config=config)
 
-    def some(i):
-        return batch(WORDS, [0] * 30, [f"key {(i * 11 + j) % 900}" for j in range(30)], [f"{i}" * 20] * 30)
+    op = make(StateConfig(page_bytes=4096, limit_bytes=48 * 4096))
 
-    plain, op = make(StateConfig(page_bytes=4096)), make()
-    held = None
-    refused = 0
-    for i in range(400):
-        if i % 4 == 0:
-            if held is not None:
-                held.close()
-            held, _ = op.snapshot()
-        wanted = rows(plain.process(some(i)))
-        try:
-            assert rows(op.process(some(i))) == wanted
-        except MemoryLimitError:
-            refused += 1
-            held.close()
-            try:
-                assert rows(op.process(some(i))) == wanted
-            except MemoryLimitError:
-                break
-    assert refused
+    def some(number, size):
+        return batch(WORDS, [0] * size, [f"key {number} {j % 10}" for j in range(size)], [f"{number}" * 20] * size)
+
+    fill(lambda number, size: op.process(some(number, size)))
     large = copy_into(op, make(StateConfig(page_bytes=4096)))
-    assert rows(large.process(some(i))) == wanted
+    last = some(0, 30)  # completes windows, so panes go
+    wanted = rows(large.process(last))
+    assert wanted
+    held, _ = op.snapshot()
+    for _ in range(2):
+        with pytest.raises(MemoryLimitError):
+            op.process(last)
+    held.close()
+    small = copy_into(op, make(StateConfig(page_bytes=4096)))
+    assert rows(small.process(last)) == wanted
+    again = some(1, 30)
+    assert rows(small.process(again)) == rows(large.process(again))
