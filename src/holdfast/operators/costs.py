@@ -18,6 +18,8 @@ class LinearCost:
 
     #: Weight of the past at each observation: about the last 100 count.
     FADE = 0.99
+    #: Captures of fewer units than this count alike: their cost is mostly the base.
+    SMALL = 100.0
 
     def __init__(self, *features: str) -> None:
         self.features = ("base", *features)
@@ -28,8 +30,9 @@ class LinearCost:
 
     def observe(self, seconds: float, *amounts: float) -> None:
         x = np.array([1.0, *amounts])
-        # relative errors count, not absolute ones: otherwise one huge capture outweighs a hundred usual ones
-        weight = 1.0 / max(seconds, 1e-9) ** 2
+        # about relative errors: otherwise one huge capture outweighs a hundred usual ones. The weight goes by what was
+        # captured and not by how long it took, or lucky timings would count most and the fit come out too low
+        weight = 1.0 / (self.SMALL + sum(amounts)) ** 2
         self._a = self.FADE * self._a + weight * np.outer(x, x)
         self._b = self.FADE * self._b + weight * x * seconds
         self.observations += 1
