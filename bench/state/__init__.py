@@ -25,3 +25,5 @@ def _plot(figure: Any, report: Report) -> None:
     memory.plot(axes[1], report)
     for part, place in ((prepare, axes[2]), (recovery, axes[3]), (captures, axes[4]), (latency, axes[5])):
         part.plot(place, report)
+    for place in axes:
+        place.title.set_fontsize(10)
