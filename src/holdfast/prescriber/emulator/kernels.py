@@ -1,0 +1,166 @@
+"""The mechanisms themselves, one compiled loop each: what happens to positions, pauses and copies, in order of time.
+
+All times are in units of the mean time between failures; input arrives at rate 1 and `rr` is the speed of everything
+that recovers. A kernel consumes a pool of node lifetimes, a new one whenever a node is started, and returns
+(time, time down, losses of the state). It never looks at a formula of `..models`: if the two agree, both are right
+about the mechanism. Nothing here draws random numbers, so that one seed gives one result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def replay(lives, window, rr, copies, keep_output):
+    """N independent copies; each starts one window before its last output (or so that it ends at the present)."""
+    fails = lives[:copies].copy()
+    began = np.zeros(copies)  # when the current recovery began
+    lag_at_start = np.zeros(copies)
+    level_at = np.zeros(copies)
+    now = 0.0
+    down = 0.0
+    warm = window / rr
+    for i in range(copies, len(lives)):
+        k = np.argmin(fails)
+        t = fails[k]
+        down += max(0.0, min(t, np.min(level_at)) - now)
+        lag = 0.0
+        if t < level_at[k]:
+            lag = lag_at_start[k] + (t - began[k]) if t < began[k] + warm else (level_at[k] - t) * (rr - 1.0)
+        if keep_output:
+            level_at[k] = t + warm + (lag + warm) / (rr - 1.0)
+        else:
+            level_at[k] = t + warm
+        began[k] = t
+        lag_at_start[k] = lag
+        fails[k] = t + lives[i]
+        now = t
+    return now, down, 0
+
+
+@njit(cache=True)
+def periodic(lives, sizes, interval, rr):
+    """One node that stops to write a checkpoint whenever its position reaches a multiple of the interval."""
+    now = 0.0
+    up = 0.0
+    point = 0  # the last complete checkpoint: its position is point·interval
+    start = 0.0  # the node runs from that position since then
+    fail = lives[0]
+    for i in range(1, len(lives)):
+        while True:
+            lag = start - point * interval
+            level = start + lag / (rr - 1.0)
+            due = (point + 1) * interval
+            reach = max(due, start + interval / rr)
+            finish = reach + sizes[(point + 1) % len(sizes)] / rr
+            if level < due:
+                up += max(0.0, min(fail, due) - level)
+            if fail < finish:
+                break
+            point += 1
+            start = finish
+        now = fail
+        start = now + sizes[point % len(sizes)] / rr
+        fail = now + lives[i]
+    return now, now - up, 0
+
+
+@njit(cache=True)
+def aa_periodic(lives, sizes, interval, rr, rate, copies):
+    """Copy 0 writes checkpoints and gives no output; the others restore the last complete one when they fail."""
+    fast = max(rr, rate)
+    fails = lives[:copies].copy()
+    level_at = np.zeros(copies - 1)
+    now = 0.0
+    down = 0.0
+    point = 0
+    start = 0.0
+    speed = rate
+    used = copies
+    while used < len(lives):
+        due = (point + 1) * interval
+        ready = start + interval / speed
+        lagging = speed == fast and ready > due and fast > rate
+        size = sizes[(point + 1) % len(sizes)]
+        finish = max(ready, due) + size / (fast if lagging else rate)
+        k = np.argmin(fails)
+        t = fails[k]
+        if finish <= t:
+            point += 1
+            start = finish
+            speed = fast if lagging else rate
+            continue
+        down += max(0.0, min(t, np.min(level_at)) - now)
+        restored = t + sizes[point % len(sizes)] / (fast if k == 0 else rr)
+        if k == 0:
+            start = restored
+            speed = fast
+        else:
+            level_at[k - 1] = restored + (restored - point * interval) / (rr - 1.0)
+        fails[k] = t + lives[used]
+        used += 1
+        now = t
+    return now, down, 0
+
+
+@njit(cache=True)
+def on_demand(lives, sizes, rr, copies):
+    """Rounds: a level donor stops and feeds all that have failed; those that fail meanwhile wait for the next."""
+    LEVEL, WAITS, DONOR, RECEIVER, CATCHES = 0, 1, 2, 3, 4
+    role = np.zeros(copies, np.int64)
+    fails = lives[:copies].copy()
+    used = copies
+    now = 0.0
+    down = 0.0
+    losses = 0
+    rounds = 0
+    step_at = np.inf  # when the running round changes by itself: transfer complete, then all level
+    lag = 0.0
+    donor = -1
+    while used < len(lives):
+        k = np.argmin(fails)
+        t = min(fails[k], step_at)
+        if not np.any(role == LEVEL):
+            down += t - now
+        now = t
+        if step_at <= fails[k]:
+            if donor >= 0:  # the transfer is complete
+                donor = -1
+                for i in range(copies):
+                    if role[i] == DONOR or role[i] == RECEIVER:
+                        role[i] = CATCHES
+                step_at = now + lag / (rr - 1.0)
+            else:
+                for i in range(copies):
+                    if role[i] == CATCHES:
+                        role[i] = LEVEL
+                step_at = np.inf
+        else:
+            was = role[k]
+            role[k] = WAITS
+            fails[k] = now + lives[used]
+            used += 1
+            if was == DONOR:
+                donor = -1
+                for i in range(copies):
+                    if role[i] == RECEIVER:
+                        role[i] = WAITS
+                step_at = np.inf
+            elif was == CATCHES and not np.any(role == CATCHES):
+                step_at = np.inf
+        if step_at == np.inf and np.any(role == WAITS):
+            if not np.any(role == LEVEL):
+                losses += 1
+                role[:] = LEVEL
+            else:
+                donor = np.argmax(role == LEVEL)
+                for i in range(copies):
+                    if role[i] == WAITS:
+                        role[i] = RECEIVER
+                role[donor] = DONOR
+                lag = sizes[rounds % len(sizes)] / rr
+                rounds += 1
+                step_at = now + lag
+    return now, down, losses

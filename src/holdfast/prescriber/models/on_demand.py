@@ -1,0 +1,158 @@
+"""On-demand checkpoints: a running copy stops and gives its state to the one that replaces a failed copy (§2.3, §5).
+
+Published. When a node fails, another one stops, so k = N_F - 2 are left; both are level again after
+U·S_T·(1 + a) = S_T·a, and a failure costs ∫ G over that time. Nothing is in storage: the state is lost when the
+other N_F - 1 nodes all fail while the checkpoint moves (U·S_T), which the durability SLA bounds over its span. The
+reservation is the greater of the two (§7.5), and every copy keeps it for ever, since any may become a donor (§5).
+
+Exact. The mechanism in full: recovery goes in rounds, one at a time. A round takes one donor that is level and every
+copy that has failed by then; the donor stops and sends its state, each receiver passes it on, so that every NIC
+carries it once each way and all have it after U·S_T. Then all of them catch up. Copies that fail during a round wait
+for the next. If the donor dies before the transfer is complete the round is void; if everyone in it dies later, too.
+Between rounds only the number of level copies matters, so the number at the start of each round is a Markov chain of
+N + 1 states; those inside a round and those outside fail independently, so its length, its survivors, and the time
+with no level copy are sums and integrals in one variable. When no copy is left with the state it is lost: counted,
+after which the emulator and the model start afresh.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..numerics import Z_MAX, all_fail_within, integrate, largest_a
+from ..scenario import Params
+from .base import MULTI, Model, Plan, base_cost
+from .periodic import transfer_of
+
+
+
+def _rule(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre on 0..1."""
+    at, weights = np.polynomial.legendre.leggauss(nodes)
+    return 0.5 * (at + 1.0), 0.5 * weights
+
+
+_AT, _WEIGHTS = _rule(16)
+_SIZES, _SIZE_WEIGHTS = 2.0 * _rule(3)[0] - 1.0, _rule(3)[1]
+LONG = 30.0  # in units of F_T: a round this long has long failed
+
+# --- published ---------------------------------------------------------------------------------------------------
+
+
+def on_demand_downtime(params: Params, plan: Plan) -> float:
+    """N_F failures per F_T, each costing ∫ G_{N-2} over S_T·a."""
+    recovery = transfer_of(params) * plan.a
+    if plan.copies == 2:
+        return plan.copies * recovery
+    return plan.copies * integrate(lambda t: all_fail_within(t, plan.copies - 2), 0.0, recovery)
+
+
+def on_demand_cost(params: Params, plan: Plan) -> float:
+    """RR_F at each copy for ever; recovery flows fit into it."""
+    return (params.storage_copies + 1.0 + plan.copies + plan.copies * plan.rr) / base_cost(params)
+
+
+def durability_floor(params: Params, copies: int, interval: float) -> float:
+    """The least RR_F with which N_F·span failures, each losing the state with probability G_{N-1}(U·S_T), are rare."""
+    allowed = -math.log1p(-params.loss) / (copies * params.span)
+    if allowed >= 1.0:
+        return 1.0
+    root = allowed ** (1.0 / (copies - 1.0))
+    u = -math.log1p(-root) / transfer_of(params)
+    return max(1.0, 1.0 / u)
+
+
+# --- exact -------------------------------------------------------------------------------------------------------
+
+
+def _round(pause: float, catch: float, receivers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How a round can end: lengths, probabilities, survivors. Units of F_T, so each copy fails at rate 1."""
+    lengths = [pause * _AT]
+    chances = [pause * _WEIGHTS * np.exp(-pause * _AT)]  # the donor dies during the transfer
+    survivors = [np.zeros(len(_AT), dtype=np.int64)]
+    given, kept = math.exp(-pause), math.exp(-catch)
+    for received in range(receivers + 1):
+        holders = received + 1
+        chance = given * _binomial(receivers, received, given)
+        alive = np.arange(1, holders + 1)
+        lengths.append(np.full(holders, pause + catch))
+        chances.append(chance * np.array([_binomial(holders, int(n), kept) for n in alive]))
+        survivors.append(alive)
+        dead_by = -np.expm1(-catch * _AT)  # all holders die; the last one at catch·_AT
+        lengths.append(pause + catch * _AT)
+        chances.append(chance * catch * _WEIGHTS * holders * np.exp(-catch * _AT) * dead_by ** (holders - 1))
+        survivors.append(np.zeros(len(_AT), dtype=np.int64))
+    return np.concatenate(lengths), np.concatenate(chances), np.concatenate(survivors)
+
+
+def _binomial(n: int, k: int, p: float) -> float:
+    return math.comb(n, k) * p**k * (1.0 - p) ** (n - k)
+
+
+def stationary(step: np.ndarray) -> np.ndarray:
+    """Long-run visit shares of a Markov chain by elimination without subtraction (GTH), so that tiny ones keep digits."""
+    p = step.copy()
+    n = len(p)
+    for k in range(n - 1, 0, -1):
+        p[:k, k] /= p[k, :k].sum()
+        p[:k, :k] += np.outer(p[:k, k], p[k, :k])
+    visits = np.zeros(n)
+    visits[0] = 1.0
+    for k in range(1, n):
+        visits[k] = np.dot(visits[:k], p[:k, k])
+    return visits / visits.sum()
+
+
+def recovery_chain(params: Params, plan: Plan) -> tuple[float, float]:
+    """(share of time down, losses of the state per F_T)."""
+    copies, size = plan.copies, transfer_of(params)
+    # States from N level copies (index 0) down to none (index N).
+    step = np.zeros((copies + 1, copies + 1))
+    time, down = np.zeros(copies + 1), np.zeros(copies + 1)
+    step[0, 1], time[0] = 1.0, 1.0 / copies
+    step[copies, 0] = 1.0  # a loss: start afresh
+    rule = [(0.0, 1.0)] if params.spread == 0.0 else list(zip(_SIZES, _SIZE_WEIGHTS, strict=True))
+    for node, weight in rule:
+        pause = min(plan.u * size * (1.0 + params.spread * node), LONG)
+        catch = min(plan.a * pause, LONG)
+        for level in range(1, copies):
+            others, row = level - 1, copies - level
+            length, chance, survivors = _round(pause, catch, receivers=copies - level)
+            mass = weight * chance
+            time[row] += np.dot(mass, length)
+            failed = -np.expm1(-length[:, None] * _AT[None, :])
+            down[row] += np.dot(mass * length, failed**others @ _WEIGHTS)
+            dead, alive = -np.expm1(-length), np.exp(-length)
+            for left in range(others + 1):
+                joint = mass * math.comb(others, left) * alive**left * dead ** (others - left)
+                step[row] += np.bincount(copies - survivors - left, weights=joint, minlength=copies + 1)
+    visits = stationary(step)
+    total = float(np.dot(visits, time))
+    return min(1.0, float(np.dot(visits, down)) / total), float(visits[copies]) / total
+
+
+def on_demand_downtime_exact(params: Params, plan: Plan) -> float:
+    """Share of time without a level copy."""
+    return recovery_chain(params, plan)[0]
+
+
+def durability_floor_exact(params: Params, copies: int, interval: float) -> float:
+    """The least RR_F with which the chain loses the state rarely enough over the span."""
+    allowed = -math.log1p(-params.loss) / params.span
+    a = largest_a(lambda a: recovery_chain(params, Plan(a, copies, interval))[1], allowed)
+    if a is None:
+        return math.inf
+    return 1.0 if a >= math.exp(Z_MAX) else 1.0 + 1.0 / a
+
+
+def _on_demand(**functions: object) -> Model:
+    return Model(
+        name="on_demand", title="On-demand checkpoints", needs_checkpoint=True, cost=on_demand_cost, **MULTI,
+        **functions,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+PUBLISHED = (_on_demand(downtime=on_demand_downtime, floor=durability_floor),)
+EXACT = (_on_demand(downtime=on_demand_downtime_exact, floor=durability_floor_exact),)
