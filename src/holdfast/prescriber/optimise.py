@@ -8,6 +8,7 @@ feasible stretch, which bisection finds from the interval that is down the least
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .models import Model, Plan
@@ -36,12 +37,38 @@ def settle(model: Model, params: Params, copies: int, interval: float) -> Choice
     if ceiling is not None and model.downtime(params, Plan(ceiling, copies, interval)) <= params.down:
         a = ceiling
     else:
-        root = largest_a(lambda a: model.downtime(params, Plan(a, copies, interval)), params.down)
+        root = _root(model, params, copies, interval)
         if root is None:
             return None
         a = root
     plan = Plan(a, copies, interval)
     return Choice(plan, max(rr_of(a), floor), model.cost(params, plan), floor)
+
+
+def _root(model: Model, params: Params, copies: int, interval: float) -> float | None:
+    """The largest a within budget; a rough stand-in, where there is one, finds the neighbourhood."""
+    search = model.rough or model.downtime
+    root = largest_a(lambda a: search(params, Plan(a, copies, interval)), params.down)
+    if model.rough is None or root is None:
+        return root
+    return _polish(lambda a: model.downtime(params, Plan(a, copies, interval)), params.down, root)
+
+
+def _polish(downtime: Callable[[float], float], budget: float, near: float) -> float:
+    """Secant steps on ln(downtime) over ln(a) from a point that is already close; never worse than where it began."""
+    z, slope = math.log(near), 1.0
+    gap = math.log(max(downtime(near), 1e-300) / budget)
+    best_gap, best_z = abs(gap), z
+    for _ in range(6):
+        if best_gap < 2e-4:
+            break
+        step = max(-0.5, min(0.5, -gap / slope))
+        previous, z = gap, z + step
+        gap = math.log(max(downtime(math.exp(z)), 1e-300) / budget)
+        if abs(gap) < best_gap:
+            best_gap, best_z = abs(gap), z
+        slope = min(20.0, max(0.2, (gap - previous) / step))
+    return math.exp(best_z)
 
 
 def _typical_interval(params: Params) -> float:
@@ -52,7 +79,8 @@ def _meets(model: Model, params: Params, copies: int, interval: float, rr_max: f
     """Downtime over budget at RR_F = rr_max; infinite when the floor alone is above it."""
     if model.floor(params, copies, interval) > rr_max:
         return math.inf
-    return model.downtime(params, Plan(a_of(rr_max), copies, interval)) / params.down
+    search = model.rough or model.downtime
+    return search(params, Plan(a_of(rr_max), copies, interval)) / params.down
 
 
 def _cheapest_interval(model: Model, params: Params, copies: int) -> float:
@@ -75,18 +103,39 @@ def best_for_copies(
         choice = settle(model, params, copies, interval if interval is not None else 1.0)
         return choice if choice is None or rr_max is None or choice.rr <= rr_max * (1.0 + 1e-9) else None
     cheapest = _cheapest_interval(model, params, copies)
-    choice = settle(model, params, copies, cheapest)
-    if rr_max is None or (choice is not None and choice.rr <= rr_max):
-        return choice
-    middle, reach = math.log(_typical_interval(params)), DECADES * math.log(10.0)
-    least = minimise(lambda z: _meets(model, params, copies, math.exp(z), rr_max), middle - reach, middle + reach, 40)
-    if _meets(model, params, copies, math.exp(least), rr_max) > 1.0:
-        return None
-    edge = boundary(
-        lambda z: _meets(model, params, copies, math.exp(z), rr_max) <= 1.0, least, math.log(cheapest)
-    )  # fmt: skip
-    chosen = settle(model, params, copies, math.exp(edge))
-    return chosen if chosen is not None and chosen.rr <= rr_max * (1.0 + 1e-6) else None
+    if rr_max is None:
+        return settle(model, params, copies, cheapest)
+    return _within_bound(model, params, copies, cheapest, rr_max)
+
+
+def _within_bound(model: Model, params: Params, copies: int, cheapest: float, rr_max: float) -> Choice | None:
+    """The interval nearest to the cheapest one with which RR_F is still within its bound."""
+
+    def over(log_interval: float) -> float:
+        return _meets(model, params, copies, math.exp(log_interval), rr_max)
+
+    def fits(log_interval: float) -> bool:
+        interval = math.exp(log_interval)
+        if model.floor(params, copies, interval) > rr_max:
+            return False
+        return model.downtime(params, Plan(a_of(rr_max), copies, interval)) <= params.down
+
+    edge = least = math.log(cheapest)
+    if over(edge) > 1.0:
+        middle, reach = math.log(_typical_interval(params)), DECADES * math.log(10.0)
+        least = minimise(over, middle - reach, middle + reach, steps=28)
+        if over(least) > 1.1:
+            return None
+        edge = boundary(lambda z: over(z) <= 1.0, least, edge, steps=12)
+    for part in (0.0, 0.1, 0.3, 0.6, 1.0):  # the search may have been rough: step back until the answer holds
+        at = edge + part * (least - edge)
+        if fits(at):
+            chosen = settle(model, params, copies, math.exp(at))
+            if chosen is not None and chosen.rr > rr_max:  # by the tolerance of the root
+                plan = Plan(a_of(rr_max), copies, math.exp(at))
+                return Choice(plan, rr_max, model.cost(params, plan), chosen.floor)
+            return chosen
+    return None
 
 
 def best(
@@ -101,5 +150,20 @@ def best(
         candidates = range(copies, copies + 1)
     else:
         candidates = range(model.copies_min, min(model.copies_max, COPIES_MAX) + 1)
-    found = [best_for_copies(model, params, n, interval, rr_max) for n in candidates]
-    return min((choice for choice in found if choice is not None), key=lambda choice: choice.cost, default=None)
+    found: Choice | None = None
+    for n in candidates:
+        if found is not None and _least_cost(model, params, n, interval) >= found.cost:
+            continue  # this many copies cannot be cheaper, whatever their RR_F
+        choice = best_for_copies(model, params, n, interval, rr_max)
+        if choice is not None and (found is None or choice.cost < found.cost):
+            found = choice
+    return found
+
+
+def _least_cost(model: Model, params: Params, copies: int, interval: float | None) -> float:
+    """A bound below the cost with this many copies, where one is known without solving for RR_F."""
+    if not model.has_interval:
+        return model.cost(params, Plan(a_of(1.0), copies, 1.0))
+    if model.cheapest_interval is None:
+        return -math.inf
+    return model.cost(params, Plan(1.0, copies, interval or model.cheapest_interval(params, copies)))

@@ -33,9 +33,12 @@ from ..scenario import Params
 from .base import MULTI, Model, Plan, base_cost
 from .periodic import transfer_of
 
-POINTS = 2048
-FAILURES = 8  # how many of the checkpointer's last failures are followed
-CYCLES_MAX = 48
+POINTS, POINTS_ROUGH = 32768, 512
+POINTS_LEAST, WORK = 8192, 2_000_000  # fewer points when each takes long: at most so many steps in all
+QUIET = 512  # points for the stratum without failures of the checkpointer
+FAILURES = 24  # how many of the checkpointer's last failures are followed
+HORIZON, CYCLES_MAX = 10.0, 160  # how far back, in longest recoveries and in checkpoint intervals
+SIZES = POINTS
 
 # --- published ---------------------------------------------------------------------------------------------------
 
@@ -85,14 +88,17 @@ def checkpointer_rate(params: Params, interval: float) -> float:
 
 
 @lru_cache(maxsize=1)
-def _histories() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fixed points: phase in 0..1, failure times (oldest first, negative, in F_T), sizes in -1..1 by cycle."""
-    # Kronecker sequence: multiples of irrational steps, modulo 1, fill the cube more evenly than chance does.
-    steps = np.sqrt(np.array([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0, 23.0])) % 1.0
-    cube = (0.5 + np.arange(1, POINTS + 1)[:, None] * steps[None, : 1 + FAILURES]) % 1.0
-    ages = np.cumsum(-np.log1p(-cube[:, 1:]), axis=1)
-    sizes = 2.0 * np.random.default_rng(20170105).random((POINTS, CYCLES_MAX + 2)) - 1.0
-    return cube[:, 0], -ages[:, ::-1], sizes
+def _histories() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Fixed points: phase in 0..1, latest failure in 0..1, gaps between earlier ones in F_T, sizes in -1..1.
+
+    Kronecker sequence: multiples of irrational steps, modulo 1, fill the cube more evenly than chance does. It serves
+    the phase and the latest failures, which matter most; older ones and sizes are a fixed table of random numbers.
+    """
+    table = np.random.default_rng(20170105)
+    steps = np.sqrt(np.array([2.0, 3.0, 5.0, 7.0, 11.0, 13.0])) % 1.0
+    even = (0.5 + np.arange(1, POINTS + 1)[:, None] * steps[None, :]) % 1.0
+    gaps = np.concatenate([even[:, 2:], table.random((POINTS, FAILURES - 5))], axis=1)
+    return even[:, 0], even[:, 1], -np.log1p(-gaps), 2.0 * table.random(SIZES) - 1.0
 
 
 @njit(cache=True)
@@ -125,37 +131,52 @@ def _complete(cycles, interval, rate, fast, sizes, phase, fails, done):  # pragm
 
 
 @njit(cache=True)
-def _copy_down(cycles, interval, rate, fast, u, sizes, phases, fails):  # pragma: no cover - compiled
-    """P(an output copy is down now | history) for each history."""
-    down = np.zeros(len(phases))
+def _all_down(cycles, interval, rate, fast, u, sizes, phases, fails, copies):  # pragma: no cover - compiled
+    """E[d^copies] over the histories given, d = P(an output copy is down now | history)."""
+    total = 0.0
     done = np.empty(cycles + 1)
+    size = np.empty(cycles + 1)
     for i in range(len(phases)):
-        _complete(cycles, interval, rate, fast, sizes[i], phases[i], fails[i], done)
+        for k in range(cycles + 1):
+            size[k] = sizes[(i * 31 + k * 101) % len(sizes)]
+        _complete(cycles, interval, rate, fast, size, phases[i], fails[i], done)
+        down = 0.0
         for k in range(cycles + 1):
             until = min(0.0, done[k + 1]) if k < cycles else 0.0
             # Whoever restored checkpoint k is level now if it failed before u·(due point) - u·size.
-            level_before = u * interval * (k - cycles - phases[i]) - u * sizes[i, k]
-            since = max(done[k], level_before)
+            since = max(done[k], u * (interval * (k - cycles - phases[i]) - size[k]))
             if since < until:
-                down[i] += np.exp(until) - np.exp(since)
-    return down
+                down += np.exp(until) - np.exp(since)
+        total += min(1.0, down) ** copies
+    return total / len(phases)
 
 
-def output_copy_down(params: Params, plan: Plan) -> np.ndarray:
-    """P(an output copy is down now | history), one value for each history."""
+def _downtime(params: Params, plan: Plan, points: int) -> float:
     size, u, interval = transfer_of(params), plan.u, plan.interval
     rate = checkpointer_rate(params, interval)
     fast = max(plan.rr, rate * (1.0 + 1e-9))
     longest = u * size + (2.0 * interval + u * size) * plan.a
-    cycles = int(min(CYCLES_MAX, 3 + math.ceil(min(3.0 * longest / interval, CYCLES_MAX))))
-    phases, fails, jitter = _histories()
-    sizes = size * (1.0 + params.spread * jitter[:, : cycles + 1])
-    return _copy_down(cycles, interval, rate, fast, u, sizes, phases, fails)
+    cycles = int(min(CYCLES_MAX, 3 + math.ceil(min(HORIZON * longest / interval, CYCLES_MAX))))
+    points = min(points, max(POINTS_LEAST, WORK // cycles))
+    phases, latest, gaps, jitter = (table[:points] for table in _histories())
+    sizes = size * (1.0 + params.spread * jitter)
+    # Two strata: the checkpointer has failed within the horizon, or it has not (then only phase and sizes matter).
+    within = -math.expm1(-cycles * interval)
+    ages = np.cumsum(np.concatenate([-np.log1p(-latest * within)[:, None], gaps], axis=1), axis=1)
+    common = (cycles, interval, rate, fast, u, sizes)
+    struck = _all_down(*common, phases, -ages[:, ::-1], plan.copies - 1)
+    calm = _all_down(*common, phases[:QUIET], np.empty((QUIET, 0)), plan.copies - 1)
+    return within * struck + (1.0 - within) * calm
 
 
 def aa_periodic_downtime_exact(params: Params, plan: Plan) -> float:
     """E[d^(N-1)]: all output copies down, the checkpointer being none of them."""
-    return float(np.mean(output_copy_down(params, plan) ** (plan.copies - 1)))
+    return _downtime(params, plan, POINTS)
+
+
+def aa_periodic_downtime_rough(params: Params, plan: Plan) -> float:
+    """The same with fewer points: for searching, never for an answer."""
+    return _downtime(params, plan, POINTS_ROUGH)
 
 
 def aa_periodic_cost_exact(params: Params, plan: Plan) -> float:
@@ -182,4 +203,4 @@ def _aa_periodic(**functions: object) -> Model:
 
 PUBLISHED = (_aa_periodic(downtime=aa_periodic_downtime, cost=aa_periodic_cost),)
 FIGURES = (_aa_periodic(downtime=aa_periodic_downtime_figures, cost=aa_periodic_cost),)
-EXACT = (_aa_periodic(downtime=aa_periodic_downtime_exact, cost=aa_periodic_cost_exact, floor=checkpointer_floor),)
+EXACT = (_aa_periodic(downtime=aa_periodic_downtime_exact, cost=aa_periodic_cost_exact, floor=checkpointer_floor, rough=aa_periodic_downtime_rough),)

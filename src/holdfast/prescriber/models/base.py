@@ -57,7 +57,9 @@ class Model:
     cost: Callable[[Params, Plan], float]
     #: The least RR_F for reasons other than uptime: durability, a checkpointer that must keep up.
     floor: Callable[[Params, int, float], float] = no_floor
-    #: The interval with the least cost when it has a closed form and no bound on RR_F matters.
+    #: A cheaper stand-in for `downtime` to search with; the answer is always settled with `downtime`.
+    rough: Callable[[Params, Plan], float] | None = None
+    #: The interval with the least cost when it has a closed form; Cost_F then depends on RR_F in no way.
     cheapest_interval: Callable[[Params, int], float] | None = None
 
     @property

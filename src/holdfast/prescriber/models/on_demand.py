@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import njit
 
 from ..numerics import Z_MAX, all_fail_within, integrate, largest_a
 from ..scenario import Params
@@ -67,28 +68,44 @@ def durability_floor(params: Params, copies: int, interval: float) -> float:
 # --- exact -------------------------------------------------------------------------------------------------------
 
 
-def _round(pause: float, catch: float, receivers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How a round can end: lengths, probabilities, survivors. Units of F_T, so each copy fails at rate 1."""
-    lengths = [pause * _AT]
-    chances = [pause * _WEIGHTS * np.exp(-pause * _AT)]  # the donor dies during the transfer
-    survivors = [np.zeros(len(_AT), dtype=np.int64)]
-    given, kept = math.exp(-pause), math.exp(-catch)
+@njit(cache=True)
+def _binomial(n, k, p):  # pragma: no cover - compiled
+    ways = 1.0
+    for i in range(k):
+        ways = ways * (n - i) / (i + 1)
+    return ways * p**k * (1.0 - p) ** (n - k)
+
+
+@njit(cache=True)
+def _end(weight, length, survivors, copies, others, at, weights, row):  # pragma: no cover - compiled
+    """Add one way in which a round can end to `row`: where it leads, then its expected time and time down."""
+    for left in range(others + 1):
+        row[copies - survivors - left] += weight * _binomial(others, left, np.exp(-length))
+    free = 0.0  # share of the round without a level copy: all others have failed by then
+    for i in range(len(at)):
+        free += weights[i] * (-np.expm1(-length * at[i])) ** others
+    row[copies + 1] += weight * length
+    row[copies + 2] += weight * length * free
+
+
+@njit(cache=True)
+def _round(weight, pause, catch, copies, level, at, weights, row):  # pragma: no cover - compiled
+    """All ways in which a round that starts with `level` level copies can end. Each copy fails at rate 1."""
+    others, receivers = level - 1, copies - level
+    given, kept = np.exp(-pause), np.exp(-catch)
+    for i in range(len(at)):  # the donor dies during the transfer
+        t = pause * at[i]
+        _end(weight * pause * weights[i] * np.exp(-t), t, 0, copies, others, at, weights, row)
     for received in range(receivers + 1):
         holders = received + 1
-        chance = given * _binomial(receivers, received, given)
-        alive = np.arange(1, holders + 1)
-        lengths.append(np.full(holders, pause + catch))
-        chances.append(chance * np.array([_binomial(holders, int(n), kept) for n in alive]))
-        survivors.append(alive)
-        dead_by = -np.expm1(-catch * _AT)  # all holders die; the last one at catch·_AT
-        lengths.append(pause + catch * _AT)
-        chances.append(chance * catch * _WEIGHTS * holders * np.exp(-catch * _AT) * dead_by ** (holders - 1))
-        survivors.append(np.zeros(len(_AT), dtype=np.int64))
-    return np.concatenate(lengths), np.concatenate(chances), np.concatenate(survivors)
-
-
-def _binomial(n: int, k: int, p: float) -> float:
-    return math.comb(n, k) * p**k * (1.0 - p) ** (n - k)
+        chance = weight * given * _binomial(receivers, received, given)
+        for alive in range(1, holders + 1):
+            joint = chance * _binomial(holders, alive, kept)
+            _end(joint, pause + catch, alive, copies, others, at, weights, row)
+        for i in range(len(at)):  # all holders die while they catch up, the last of them at t
+            t = catch * at[i]
+            joint = chance * catch * weights[i] * holders * np.exp(-t) * (-np.expm1(-t)) ** (holders - 1)
+            _end(joint, pause + t, 0, copies, others, at, weights, row)
 
 
 def stationary(step: np.ndarray) -> np.ndarray:
@@ -108,29 +125,19 @@ def stationary(step: np.ndarray) -> np.ndarray:
 def recovery_chain(params: Params, plan: Plan) -> tuple[float, float]:
     """(share of time down, losses of the state per F_T)."""
     copies, size = plan.copies, transfer_of(params)
-    # States from N level copies (index 0) down to none (index N).
-    step = np.zeros((copies + 1, copies + 1))
-    time, down = np.zeros(copies + 1), np.zeros(copies + 1)
-    step[0, 1], time[0] = 1.0, 1.0 / copies
-    step[copies, 0] = 1.0  # a loss: start afresh
-    rule = [(0.0, 1.0)] if params.spread == 0.0 else list(zip(_SIZES, _SIZE_WEIGHTS, strict=True))
+    # States from N level copies (index 0) down to none (index N); then two columns: time, time down.
+    rows = np.zeros((copies + 1, copies + 3))
+    rows[0, 1], rows[0, copies + 1] = 1.0, 1.0 / copies
+    rows[copies, 0] = 1.0  # a loss: start afresh
+    rule = [(0.0, 1.0)] if params.spread == 0.0 else zip(_SIZES, _SIZE_WEIGHTS, strict=True)
     for node, weight in rule:
-        pause = min(plan.u * size * (1.0 + params.spread * node), LONG)
+        pause = min(plan.u * size * (1.0 + params.spread * float(node)), LONG)
         catch = min(plan.a * pause, LONG)
         for level in range(1, copies):
-            others, row = level - 1, copies - level
-            length, chance, survivors = _round(pause, catch, receivers=copies - level)
-            mass = weight * chance
-            time[row] += np.dot(mass, length)
-            failed = -np.expm1(-length[:, None] * _AT[None, :])
-            down[row] += np.dot(mass * length, failed**others @ _WEIGHTS)
-            dead, alive = -np.expm1(-length), np.exp(-length)
-            for left in range(others + 1):
-                joint = mass * math.comb(others, left) * alive**left * dead ** (others - left)
-                step[row] += np.bincount(copies - survivors - left, weights=joint, minlength=copies + 1)
-    visits = stationary(step)
-    total = float(np.dot(visits, time))
-    return min(1.0, float(np.dot(visits, down)) / total), float(visits[copies]) / total
+            _round(float(weight), pause, catch, copies, level, _AT, _WEIGHTS, rows[copies - level])
+    visits = stationary(rows[:, : copies + 1])
+    time, down = float(np.dot(visits, rows[:, copies + 1])), float(np.dot(visits, rows[:, copies + 2]))
+    return min(1.0, down / time), float(visits[copies]) / time
 
 
 def on_demand_downtime_exact(params: Params, plan: Plan) -> float:
