@@ -15,7 +15,7 @@ from .models import Model, Plan
 from .numerics import a_of, boundary, largest_a, minimise, rr_of
 from .scenario import COPIES_MAX, Params
 
-DECADES = 6.0  # how far to either side of sqrt(2·S_T·F_T) an interval may lie, in powers of ten
+DECADES = 4.0  # how far to either side of sqrt(2·S_T·F_T) an interval may lie, in powers of ten
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def settle(model: Model, params: Params, copies: int, interval: float) -> Choice
     if ceiling is not None and model.downtime(params, Plan(ceiling, copies, interval)) <= params.down:
         a = ceiling
     else:
-        root = _root(model, params, copies, interval)
+        root = _root(model, params, copies, interval, ceiling)
         if root is None:
             return None
         a = root
@@ -45,10 +45,12 @@ def settle(model: Model, params: Params, copies: int, interval: float) -> Choice
     return Choice(plan, max(rr_of(a), floor), model.cost(params, plan), floor)
 
 
-def _root(model: Model, params: Params, copies: int, interval: float) -> float | None:
-    """The largest a within budget; a rough stand-in, where there is one, finds the neighbourhood."""
+def _root(model: Model, params: Params, copies: int, interval: float, ceiling: float | None) -> float | None:
+    """The largest a within budget, at most `ceiling`; a rough stand-in, where there is one, finds the neighbourhood."""
     search = model.rough or model.downtime
-    root = largest_a(lambda a: search(params, Plan(a, copies, interval)), params.down)
+    most = math.inf if ceiling is None else ceiling
+    root = largest_a(lambda a: search(params, Plan(min(a, most), copies, interval)), params.down)
+    root = None if root is None else min(root, most)
     if model.rough is None or root is None:
         return root
     return _polish(lambda a: model.downtime(params, Plan(a, copies, interval)), params.down, root)
@@ -127,14 +129,17 @@ def _within_bound(model: Model, params: Params, copies: int, cheapest: float, rr
         if over(least) > 1.1:
             return None
         edge = boundary(lambda z: over(z) <= 1.0, least, edge, steps=12)
+    previous = edge
     for part in (0.0, 0.1, 0.3, 0.6, 1.0):  # the search may have been rough: step back until the answer holds
         at = edge + part * (least - edge)
         if fits(at):
+            at = boundary(fits, at, previous, steps=3)
             chosen = settle(model, params, copies, math.exp(at))
             if chosen is not None and chosen.rr > rr_max:  # by the tolerance of the root
                 plan = Plan(a_of(rr_max), copies, math.exp(at))
                 return Choice(plan, rr_max, model.cost(params, plan), chosen.floor)
             return chosen
+        previous = at
     return None
 
 

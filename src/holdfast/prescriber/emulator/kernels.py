@@ -164,3 +164,88 @@ def on_demand(lives, sizes, rr, copies):
                 rounds += 1
                 step_at = now + lag
     return now, down, losses
+
+
+@njit(cache=True)
+def hybrid(lives, sizes, window, interval, delta, rr):
+    """A primary and a suspended standby with an image; without one the primary falls back on the journal."""
+    primary = lives[0]
+    standby = lives[1]
+    image_at = 0.0  # when the image is ready
+    began = 0.0
+    redo = 0.0  # how long the recovery that began then redoes input, output standing still
+    lag_at_start = 0.0
+    level_at = 0.0
+    now = 0.0
+    down = 0.0
+    for i in range(2, len(lives)):
+        t = min(primary, standby)
+        down += max(0.0, min(t, level_at) - now)
+        build = sizes[i % len(sizes)] / rr
+        if standby < primary:
+            image_at = t + build
+            standby = t + lives[i]
+            now = t
+            continue
+        lag = 0.0
+        if t < level_at:
+            lag = lag_at_start + (t - began) if t < began + redo else (level_at - t) * (rr - 1.0)
+        if image_at <= t:
+            late = delta / rr
+            redo = ((t - lag - late) % interval + late) / rr
+            image_at = t + build
+        else:
+            redo = window / rr
+            image_at = t + redo
+        began = t
+        lag_at_start = lag
+        level_at = t + redo + (lag + redo) / (rr - 1.0)
+        primary = t + lives[i]
+        now = t
+    return now, down, 0
+
+
+@njit(cache=True)
+def cooperative(lives, sizes, window, interval, delta, rr, nodes):
+    """One pipeline's units, at home on node 0, unit j with its image on peer j; down while any unit lags."""
+    peers = nodes - 1
+    speed = (rr - 1.0) * peers
+    fails = lives[:nodes].copy()
+    home_at = 0.0  # when the units are back on their own node
+    image_at = np.zeros(peers)
+    began = np.zeros(peers)
+    redo = np.zeros(peers)
+    lag_at_start = np.zeros(peers)
+    level_at = np.zeros(peers)
+    now = 0.0
+    down = 0.0
+    for i in range(nodes, len(lives)):
+        k = np.argmin(fails)
+        t = fails[k]
+        down += max(0.0, min(t, np.max(level_at)) - now)
+        size = sizes[i % len(sizes)]
+        away = t < home_at
+        for j in range(peers):
+            strikes = (k == 0 and not away) or (k == j + 1 and away)
+            if not strikes:
+                continue
+            lag = 0.0
+            if t < level_at[j]:
+                in_redo = t < began[j] + redo[j]
+                lag = lag_at_start[j] + (t - began[j]) if in_redo else (level_at[j] - t) * (speed - 1.0)
+            if k == 0 and image_at[j] <= t:
+                late = delta / rr
+                redo[j] = ((t - lag - late) % interval + late) / speed
+            else:
+                redo[j] = window / speed
+            began[j] = t
+            lag_at_start[j] = lag
+            level_at[j] = t + redo[j] + (lag + redo[j]) / (speed - 1.0)
+        if k == 0:
+            home_at = t + size / rr
+            image_at[:] = home_at
+        elif not away:
+            image_at[k - 1] = t + size / rr / peers
+        fails[k] = t + lives[i]
+        now = t
+    return now, down, 0

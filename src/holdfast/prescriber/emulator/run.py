@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..models import Plan
+from ...errors import ConfigError
 from ..models.aa_periodic import checkpointer_rate
+from ..models.standby import refresh_size
 from ..scenario import Params
 from . import kernels
 from .failures import Lifetimes
@@ -62,7 +64,14 @@ def _kernel(
         return lambda lives, rng: kernels.aa_periodic(lives, drawn(rng), plan.interval, rr, rate, plan.copies)
     if name == "on_demand":
         return lambda lives, rng: kernels.on_demand(lives, drawn(rng), rr, plan.copies)
-    raise KeyError(name)
+    delta = refresh_size(params, plan.interval)
+    if name == "hybrid":
+        return lambda lives, rng: kernels.hybrid(lives, drawn(rng), params.window, plan.interval, delta, rr)
+    if name == "cooperative":
+        return lambda lives, rng: kernels.cooperative(
+            lives, drawn(rng), params.window, plan.interval, delta, rr, plan.copies
+        )
+    raise ConfigError(f"no such strategy: {name}")
 
 
 def emulate(

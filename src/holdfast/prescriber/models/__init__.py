@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from . import aa_periodic, on_demand, periodic, replay
+from . import aa_periodic, on_demand, periodic, replay, standby
 from .base import Model, Plan
 
-FAMILIES = (replay, periodic, aa_periodic, on_demand)
+FAMILIES = (replay, periodic, aa_periodic, on_demand, standby)
 SETS = ("published", "exact")
 
 

@@ -27,7 +27,8 @@ from ..scenario import Params
 from .base import MULTI, Model, Plan, base_cost
 
 
-def _window(params: Params) -> float:
+def window_of(params: Params) -> float:
+    """W_T / F_T of a scenario whose window is known."""
     assert params.window is not None  # the ranking leaves out strategies whose needs are not met
     return params.window
 
@@ -37,34 +38,34 @@ def _window(params: Params) -> float:
 
 def replay_downtime(params: Params, plan: Plan) -> float:
     """W_T·U/(1-U) per failure (§3.5)."""
-    return _window(params) * plan.a
+    return window_of(params) * plan.a
 
 
 def replay_cost(params: Params, plan: Plan) -> float:
     """(2·W_T + (K_F+3)·F_T) / ((K_F+3)·F_T) (§3.5)."""
-    return 1.0 + 2.0 * _window(params) / base_cost(params)
+    return 1.0 + 2.0 * window_of(params) / base_cost(params)
 
 
 def missing_downtime(params: Params, plan: Plan) -> float:
     """W_T·U per failure: no catching up, the window is read so as to end at the present."""
-    return _window(params) * plan.u
+    return window_of(params) * plan.u
 
 
 def missing_cost(params: Params, plan: Plan) -> float:
     """One window is read again instead of the W_T·U of live input that passes meanwhile."""
-    return 1.0 + 2.0 * _window(params) * (1.0 - plan.u) / base_cost(params)
+    return 1.0 + 2.0 * window_of(params) * (1.0 - plan.u) / base_cost(params)
 
 
 def aa_replay_downtime(params: Params, plan: Plan) -> float:
     """N_F failures per F_T, each costing ∫ G over the recovery of a single node."""
-    recovery = _window(params) * plan.a
+    recovery = window_of(params) * plan.a
     return plan.copies * integrate(lambda t: all_fail_within(t, plan.copies - 1), 0.0, recovery)
 
 
 def aa_replay_cost(params: Params, plan: Plan) -> float:
     """K_F+1+2·N_F live flows, and N_F windows read again per F_T at both ends."""
     live = params.storage_copies + 1.0 + 2.0 * plan.copies
-    return (live + plan.copies * 2.0 * _window(params)) / base_cost(params)
+    return (live + plan.copies * 2.0 * window_of(params)) / base_cost(params)
 
 
 # --- exact -------------------------------------------------------------------------------------------------------
@@ -77,17 +78,17 @@ def copy_down_share(window: float, plan: Plan) -> float:
 
 def replay_downtime_exact(params: Params, plan: Plan) -> float:
     """One copy that may miss no output."""
-    return copy_down_share(_window(params), plan)
+    return copy_down_share(window_of(params), plan)
 
 
 def missing_downtime_exact(params: Params, plan: Plan) -> float:
     """One copy that may miss output while it recovers."""
-    return -math.expm1(-_window(params) * plan.u)
+    return -math.expm1(-window_of(params) * plan.u)
 
 
 def aa_replay_downtime_exact(params: Params, plan: Plan) -> float:
     """All of N independent copies down."""
-    return copy_down_share(_window(params), plan) ** plan.copies
+    return copy_down_share(window_of(params), plan) ** plan.copies
 
 
 def _replayed(window: float, plan: Plan) -> float:
@@ -97,19 +98,19 @@ def _replayed(window: float, plan: Plan) -> float:
 
 def replay_cost_exact(params: Params, plan: Plan) -> float:
     """Reservation RR_F while down and 1 otherwise, at both ends of the replay flow."""
-    return 1.0 + 2.0 * _replayed(_window(params), plan) / base_cost(params)
+    return 1.0 + 2.0 * _replayed(window_of(params), plan) / base_cost(params)
 
 
 def missing_cost_exact(params: Params, plan: Plan) -> float:
     """Reservation RR_F for the share of time spent reading the window."""
-    share = -math.expm1(-_window(params) * plan.u)
+    share = -math.expm1(-window_of(params) * plan.u)
     return 1.0 + 2.0 * share * (plan.rr - 1.0) / base_cost(params)
 
 
 def aa_replay_cost_exact(params: Params, plan: Plan) -> float:
     """As published, with the windows that are read again after failures during recovery."""
     live = params.storage_copies + 1.0 + 2.0 * plan.copies
-    return (live + plan.copies * 2.0 * _replayed(_window(params), plan)) / base_cost(params)
+    return (live + plan.copies * 2.0 * _replayed(window_of(params), plan)) / base_cost(params)
 
 
 PUBLISHED = (
