@@ -1,0 +1,217 @@
+"""`holdfast prescribe`: read parameters, rank the strategies, print a table, a plot or JSON.
+
+Parameters come from flags, from `--file`, from `--from` (measured), in that order of precedence. Nothing is computed
+here: see `holdfast.prescriber`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import ConfigError
+from ..prescriber import Prescription, Prices, Scenario, prescribe, sensitivity, shard
+from ..prescriber.measure import read_parameters
+from ..prescriber.units import (
+    duration_s,
+    fraction,
+    rate_bytes_per_s,
+    show_duration,
+    show_factor,
+    show_fraction,
+    show_size,
+    size_bytes,
+)
+
+READERS = {
+    "sla": fraction, "durability": fraction, "window": duration_s, "mtbf": duration_s,
+    "durability_span": duration_s, "checkpoint_interval": duration_s, "checkpoint_size": size_bytes,
+    "input_rate": rate_bytes_per_s,
+}  # fmt: skip
+WHOLE = ("replicas", "copies")
+PLAIN = ("rr_max", "checkpoint_spread", "churn")
+CHOICES = ("copies", "checkpoint_interval", "rr_max")
+
+
+def read_value(name: str, value: object) -> object:
+    """One parameter as text or number, in base units."""
+    label = "--" + name.replace("_", "-")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"{label}: cannot read {value!r}")
+    if name in READERS:
+        return READERS[name](value, label)
+    if name not in WHOLE + PLAIN:
+        raise ConfigError(f"unknown parameter {name!r}")
+    text = value.strip().rstrip("%") if name == "checkpoint_spread" and isinstance(value, str) else value
+    try:
+        number = float(text)
+    except ValueError:
+        raise ConfigError(f"{label}: cannot read {value!r} as a number") from None
+    if isinstance(value, str) and value.strip().endswith("%") and name == "checkpoint_spread":
+        number /= 100.0
+    if name in WHOLE:
+        if number != number or number in (float("inf"), float("-inf")) or number != int(number):
+            raise ConfigError(f"{label} must be a whole number, not {value}")
+        return int(number)
+    return number
+
+
+def _merge(flags: dict[str, object], files: list[str]) -> dict[str, object]:
+    merged: dict[str, object] = {}
+    for path in files:
+        merged.update(read_parameters(path))
+    given = {name for name, value in flags.items() if value is not None}
+    if ("durability" in given) != ("durability_span" in given) and not (
+        {"durability", "durability_span"} <= given | set(merged)
+    ):
+        raise ConfigError("--durability and --durability-span belong together", hint="Give both or neither.")
+    merged.update({name: value for name, value in flags.items() if value is not None})
+    return {name: read_value(name, value) for name, value in merged.items()}
+
+
+def build(parameters: dict[str, object]) -> tuple[Scenario, dict[str, object]]:
+    """A scenario and the choices that are fixed, from parameters in base units."""
+    missing = [name for name in ("sla", "input_rate", "mtbf") if name not in parameters]
+    if missing:
+        raise ConfigError("missing " + ", ".join("--" + name.replace("_", "-") for name in missing))
+    scenario = Scenario(**{name: value for name, value in parameters.items() if name not in CHOICES})  # type: ignore[arg-type]
+    return scenario, {name: parameters[name] for name in CHOICES if name in parameters}
+
+
+def table(found: Prescription) -> Table:
+    """The ranking as people read it."""
+    money = any(strategy.money is not None for strategy in found.strategies)
+    columns = ["strategy", "copies", "RR", "cost", "checkpoint every", "bandwidth to find"]
+    shown = Table(*columns, *(["money/month"] if money else []), "why")
+    for strategy in found.strategies:
+        if not strategy.feasible:
+            cells = [strategy.name, str(strategy.copies), "-", "-", "-", "-", *(["-"] if money else []), strategy.why]
+            shown.add_row(*cells, style="dim")
+            continue
+        assert strategy.rr is not None and strategy.cost is not None and strategy.bandwidth is not None
+        interval = strategy.checkpoint_interval
+        cells = [
+            strategy.name, str(strategy.copies), show_factor(strategy.rr), f"{strategy.cost:.3f}x",
+            "-" if interval is None else show_duration(interval), show_size(strategy.bandwidth) + "/s",
+            *([f"{strategy.money:,.2f}"] if money else []), strategy.why,
+        ]  # fmt: skip
+        best = found.winner is not None and strategy.name == found.winner.name
+        shown.add_row(*cells, style="bold" if best else "")
+    return shown
+
+
+def _what_if(changes: list[str], parameters: dict[str, object]) -> dict[str, object]:
+    changed = dict(parameters)
+    for change in changes:
+        name, equals, value = change.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not equals:
+            raise ConfigError(f"--what-if: cannot read {change!r}", hint="Write a parameter and a value: window=1h.")
+        changed[name] = read_value(name, value)
+    return changed
+
+
+def _turns_text(scenario: Scenario, choices: dict[str, object]) -> list[str]:
+    lines = []
+    for turn in sensitivity(scenario, **choices):
+        show = {"sla": show_fraction, "checkpoint_size": show_size}.get(turn.parameter, show_duration)
+        value = show_size(turn.value) + "/s" if turn.parameter == "input_rate" else show(turn.value)
+        lines.append(f"{turn.parameter} {'above' if turn.factor > 1 else 'below'} {value}: {turn.winner}")
+    return lines or ["no single parameter changes the choice within a factor of 10,000"]
+
+
+Text = Annotated[str | None, typer.Option()]
+
+
+def prescribe_command(
+    sla: Annotated[str | None, typer.Option(help="uptime wanted, 99.99% or 0.9999")] = None,
+    window: Annotated[str | None, typer.Option(help="window of the query, 10min")] = None,
+    checkpoint_size: Annotated[str | None, typer.Option(help="size of its state, 300MB")] = None,
+    input_rate: Annotated[str | None, typer.Option(help="its input, 2MB/s")] = None,
+    mtbf: Annotated[str | None, typer.Option(help="mean time between failures of one node, 30d")] = None,
+    replicas: Annotated[str | None, typer.Option(help="copies in resilient storage (3)")] = None,
+    copies: Annotated[str | None, typer.Option(help="fix the number of running copies")] = None,
+    checkpoint_interval: Annotated[str | None, typer.Option(help="fix the checkpoint interval")] = None,
+    rr_max: Annotated[str | None, typer.Option(help="most recovery bandwidth to be found, over the input rate")] = None,
+    durability: Annotated[str | None, typer.Option(help="for on-demand checkpoints (99.999%)")] = None,
+    durability_span: Annotated[str | None, typer.Option(help="over which time (10y)")] = None,
+    checkpoint_spread: Annotated[str | None, typer.Option(help="sizes vary by ± this share (0)")] = None,
+    churn: Annotated[str | None, typer.Option(help="state rewritten per byte of input (1)")] = None,
+    models: Annotated[str, typer.Option(help="published or exact")] = "exact",
+    file: Annotated[str | None, typer.Option(help="parameters from a JSON or TOML file")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="parameters measured on a pipeline, JSON")] = None,
+    shards: Annotated[int, typer.Option(help="the query runs as so many shards")] = 1,
+    price_network: Annotated[float, typer.Option(help="per MB/s and month")] = 0.0,
+    price_cpu: Annotated[float, typer.Option(help="per copy at input rate and month")] = 0.0,
+    price_storage: Annotated[float, typer.Option(help="per GB and month")] = 0.0,
+    price_memory: Annotated[float, typer.Option(help="per GB and month")] = 0.0,
+    allow_missing: Annotated[bool, typer.Option("--allow-missing", help="output may be missing after a failure")] = False,
+    what_if: Annotated[list[str] | None, typer.Option(help="change a parameter: window=1h (repeatable)")] = None,
+    show_sensitivity: Annotated[bool, typer.Option("--sensitivity", help="what would change this choice")] = False,
+    plot: Annotated[str | None, typer.Option(help="draw cost and RR over the SLA into this PNG")] = None,
+    sweep: Annotated[str | None, typer.Option(help="one scenario per line of a CSV, ranked on Spark")] = None,
+    out: Annotated[str | None, typer.Option(help="where --sweep writes its rows (CSV); default: stdout")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Which resiliency strategy meets the SLA at the least cost."""
+    flags: dict[str, object] = {
+        "sla": sla, "window": window, "checkpoint_size": checkpoint_size, "input_rate": input_rate, "mtbf": mtbf,
+        "replicas": replicas, "copies": copies, "checkpoint_interval": checkpoint_interval, "rr_max": rr_max,
+        "durability": durability, "durability_span": durability_span, "checkpoint_spread": checkpoint_spread,
+        "churn": churn,
+    }  # fmt: skip
+    if sweep is not None:
+        given = ["--" + name.replace("_", "-") for name, value in flags.items() if value is not None]
+        if given or file or from_ or plot or what_if:
+            raise ConfigError(f"--sweep takes its scenarios from {sweep}", detail=f"{(given or ['another flag'])[0]} was given too")
+        _sweep(sweep, out, models)
+        return
+    if out is not None:
+        raise ConfigError("--out belongs to --sweep")
+    parameters = _merge(flags, [path for path in (from_, file) if path is not None])
+    prices = Prices(network=price_network, cpu=price_cpu, storage=price_storage, memory=price_memory)
+    fixed = {"models": models, "allow_missing": allow_missing, "prices": prices if prices != Prices() else None}
+    rankings = [("", parameters)]
+    if what_if:
+        rankings.append(("what if " + ", ".join(what_if), _what_if(what_if, parameters)))
+    results = []
+    for label, values in rankings:
+        scenario, choices = build(values)
+        scenario = shard(scenario, shards)
+        found = prescribe(scenario, **choices, **fixed)  # type: ignore[arg-type]
+        turns = _turns_text(scenario, {**choices, "models": models, "allow_missing": allow_missing}) if show_sensitivity else []
+        results.append((label, found, turns, choices))
+    if plot is not None:
+        from ..prescriber.plots import plot_over_sla
+
+        plot_over_sla(results[0][1].scenario, plot, models=models, choices=results[0][3])
+    _print(results, as_json)
+
+
+def _print(results: list[tuple[str, Prescription, list[str], dict[str, object]]], as_json: bool) -> None:
+    if as_json:
+        first = results[0][1].as_json()
+        if results[0][2]:
+            first["sensitivity"] = results[0][2]
+        if len(results) > 1:
+            first["what_if"] = results[1][1].as_json()
+        print(json.dumps(first, indent=2, allow_nan=False))
+        return
+    console = Console()
+    for label, found, turns, _ in results:
+        if label:
+            console.print(f"\n[bold]{label}[/bold]")
+        console.print(table(found))
+        console.print(found.sentence, highlight=False)
+        for line in turns:
+            console.print("  " + line, highlight=False)
+
+
+def _sweep(path: str, out: str | None, models: str) -> None:
+    from ..prescriber.sweep import sweep_file
+
+    sweep_file(path, out, models=models)
