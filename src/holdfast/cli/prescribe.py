@@ -85,8 +85,10 @@ def build(parameters: dict[str, object]) -> tuple[Scenario, dict[str, object]]:
 def table(found: Prescription) -> Table:
     """The ranking as people read it."""
     money = any(strategy.money is not None for strategy in found.strategies)
-    columns = ["strategy", "copies", "RR", "cost", "checkpoint every", "bandwidth to find"]
-    shown = Table(*columns, *(["money/month"] if money else []), "why")
+    shown = Table()
+    for column in ("strategy", "copies", "RR", "cost", "every", "bandwidth", *(["money/month"] if money else [])):
+        shown.add_column(column, no_wrap=True)
+    shown.add_column("why", min_width=20)
     for strategy in found.strategies:
         if not strategy.feasible:
             cells = [strategy.name, str(strategy.copies), "-", "-", "-", "-", *(["-"] if money else []), strategy.why]

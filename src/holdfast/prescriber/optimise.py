@@ -158,7 +158,7 @@ def best(
     found: Choice | None = None
     for n in candidates:
         if found is not None and _least_cost(model, params, n, interval) >= found.cost:
-            continue  # this many copies cannot be cheaper, whatever their RR_F
+            continue  # so many copies cannot be cheaper, whatever their RR_F
         choice = best_for_copies(model, params, n, interval, rr_max)
         if choice is not None and (found is None or choice.cost < found.cost):
             found = choice
@@ -170,5 +170,12 @@ def _least_cost(model: Model, params: Params, copies: int, interval: float | Non
     if not model.has_interval:
         return model.cost(params, Plan(a_of(1.0), copies, 1.0))
     if model.cheapest_interval is None:
-        return -math.inf
+        return 1.0
     return model.cost(params, Plan(1.0, copies, interval or model.cheapest_interval(params, copies)))
+
+
+def least_cost(model: Model, params: Params) -> float:
+    """A bound below the cost of a strategy, whatever its setting; 0 when its needs are not met."""
+    if (model.needs_window and params.window is None) or (model.needs_checkpoint and params.transfer is None):
+        return 0.0
+    return _least_cost(model, params, model.copies_min, None)

@@ -190,8 +190,13 @@ def aa_periodic_cost_exact(params: Params, plan: Plan) -> float:
 
 
 def checkpointer_floor(params: Params, copies: int, interval: float) -> float:
-    """RR_F cannot be below what the checkpointer itself needs."""
-    return checkpointer_rate(params, interval)
+    """RR_F cannot be below what the checkpointer itself needs to come back from its own failures.
+
+    Each leaves it C/2 + S/Q of input and a restore of S behind; what it has beyond Q must work that off in two thirds
+    of the time between failures, or else its lag, and with it everybody's rollback, grows out of bounds.
+    """
+    size, rate = transfer_of(params), checkpointer_rate(params, interval)
+    return rate + 1.5 * (0.5 * interval + size / rate + size)
 
 
 def _aa_periodic(**functions: object) -> Model:

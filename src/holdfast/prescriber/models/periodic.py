@@ -69,14 +69,22 @@ def _rollback(pause: float, plan: Plan) -> float:
     r1, r2 = 0.5 * c, c * c / 3.0
     climbed = 0.5 * a * (1.0 + a) * (r2 + 2.0 * r1 * pause + pause * pause)
     replaced = (fixed * r1 + a * r2) + 0.5 * (fixed * fixed + 2.0 * fixed * a * r1 + a * a * r2)
-    return min(c, max(0.0, steady + climbed - replaced))
+    # Where recoveries are as long as the interval first order fails; but x - c is at least the age of the last failure
+    # modulo C, which averages 1 - C/(exp(C) - 1).
+    least = 0.5 * c if c < 1e-4 else 1.0 - c / math.expm1(min(c, 700.0))
+    return min(c, max(least, steady + climbed - replaced))
 
 
 def periodic_downtime_exact(params: Params, plan: Plan) -> float:
     """pause·(1 + a) + a·E[x - c]; at most 1."""
     pause = plan.u * transfer_of(params)
     restores, writes = _pauses(pause, plan.interval)
-    return min(1.0, (restores + writes) * (1.0 + plan.a) + plan.a * _rollback(pause, plan))
+    paused = (restores + writes) * (1.0 + plan.a)
+    if not math.isfinite(paused):
+        return 1.0
+    # And while level, x - c averages C/2, so E[x - c] >= (1 - down)·C/2: another bound from below, for long intervals.
+    half = 0.5 * plan.a * plan.interval
+    return min(1.0, max((paused + half) / (1.0 + half), paused + plan.a * _rollback(pause, plan)))
 
 
 def periodic_cost_exact(params: Params, plan: Plan) -> float:
