@@ -105,11 +105,15 @@ def aa_periodic(lives, sizes, interval, rr, rate, copies):
     return now, down, 0
 
 
+LEVEL, WAITS, DONOR, RECEIVER, CATCHES = range(5)
+
+
 @njit(cache=True)
 def on_demand(lives, sizes, rr, copies):
     """Rounds: a level donor stops and feeds all that have failed; those that fail meanwhile wait for the next."""
-    LEVEL, WAITS, DONOR, RECEIVER, CATCHES = 0, 1, 2, 3, 4
     role = np.zeros(copies, np.int64)
+    count = np.zeros(5, np.int64)  # how many copies have each role
+    count[LEVEL] = copies
     fails = lives[:copies].copy()
     used = copies
     now = 0.0
@@ -118,52 +122,60 @@ def on_demand(lives, sizes, rr, copies):
     rounds = 0
     step_at = np.inf  # when the running round changes by itself: transfer complete, then all level
     lag = 0.0
-    donor = -1
     while used < len(lives):
         k = np.argmin(fails)
         t = min(fails[k], step_at)
-        if not np.any(role == LEVEL):
+        if count[LEVEL] == 0:
             down += t - now
         now = t
         if step_at <= fails[k]:
-            if donor >= 0:  # the transfer is complete
-                donor = -1
-                for i in range(copies):
-                    if role[i] == DONOR or role[i] == RECEIVER:
-                        role[i] = CATCHES
+            if count[DONOR] == 1:  # the transfer is complete
+                _recast(role, count, DONOR, CATCHES)
+                _recast(role, count, RECEIVER, CATCHES)
                 step_at = now + lag / (rr - 1.0)
             else:
-                for i in range(copies):
-                    if role[i] == CATCHES:
-                        role[i] = LEVEL
+                _recast(role, count, CATCHES, LEVEL)
                 step_at = np.inf
         else:
             was = role[k]
+            count[was] -= 1
+            count[WAITS] += 1
             role[k] = WAITS
             fails[k] = now + lives[used]
             used += 1
             if was == DONOR:
-                donor = -1
-                for i in range(copies):
-                    if role[i] == RECEIVER:
-                        role[i] = WAITS
+                _recast(role, count, RECEIVER, WAITS)
                 step_at = np.inf
-            elif was == CATCHES and not np.any(role == CATCHES):
+            elif was == CATCHES and count[CATCHES] == 0:
                 step_at = np.inf
-        if step_at == np.inf and np.any(role == WAITS):
-            if not np.any(role == LEVEL):
+        if step_at == np.inf and count[WAITS] > 0:
+            if count[LEVEL] == 0:
                 losses += 1
-                role[:] = LEVEL
+                _recast(role, count, WAITS, LEVEL)
             else:
-                donor = np.argmax(role == LEVEL)
+                _recast(role, count, WAITS, RECEIVER)
                 for i in range(copies):
-                    if role[i] == WAITS:
-                        role[i] = RECEIVER
-                role[donor] = DONOR
+                    if role[i] == LEVEL:
+                        role[i] = DONOR
+                        break
+                count[LEVEL] -= 1
+                count[DONOR] = 1
                 lag = sizes[rounds % len(sizes)] / rr
                 rounds += 1
                 step_at = now + lag
     return now, down, losses
+
+
+@njit(cache=True)
+def _recast(role, count, old, new):
+    """Give every copy with the old role the new one."""
+    if count[old] == 0:
+        return
+    for i in range(len(role)):
+        if role[i] == old:
+            role[i] = new
+    count[new] += count[old]
+    count[old] = 0
 
 
 @njit(cache=True)
