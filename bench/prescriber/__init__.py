@@ -35,7 +35,9 @@ def ranking_claims() -> list[Claim]:
         start = time.perf_counter()
         prescribe(base.but(sla=sla), rr_max=rr_max)
         slowest = max(slowest, time.perf_counter() - start)
-    return [claim("full ranking of all strategies, slowest of 5, seconds", "issue 5", "under 0.5 s", slowest, slowest < 0.5)]
+    return [
+        claim("full ranking of all strategies, slowest of 5, seconds", "issue 5", "under 0.5 s", slowest, slowest < 0.5)
+    ]
 
 
 def measure(quick: bool, out: Path | None = None) -> list[Claim]:

@@ -23,7 +23,9 @@ def main() -> None:
     claims = measure(given.quick, given.out)
     seconds = time.perf_counter() - start
     for one in claims:
-        print(f"{'ok  ' if one['holds'] else 'MISS'} {one['claim']} [{one['source']}; {one['goal']}]: {one['measured']}")
+        print(
+            f"{'ok  ' if one['holds'] else 'MISS'} {one['claim']} [{one['source']}; {one['goal']}]: {one['measured']}"
+        )
     print(f"{sum(bool(one['holds']) for one in claims)} of {len(claims)} claims hold, {seconds:.0f} s")
     if given.json is not None:
         given.json.write_text(json.dumps({"seconds": seconds, "quick": given.quick, "claims": claims}, indent=1) + "\n")

@@ -104,26 +104,48 @@ def exact_claims(points: list[Point]) -> list[Claim]:
             f"at {worst.nines} nines, N {worst.copies}, size {worst.size:g}"
         )
         claims.append(
-            claim(f"exact {name}: emulated downtime over budget", "shrink fig. 13", "all within 1% or the 99% interval", text, len(good) == len(mine))
+            claim(
+                f"exact {name}: emulated downtime over budget",
+                "shrink fig. 13",
+                "all within 1% or the 99% interval",
+                text,
+                len(good) == len(mine),
+            )
         )
     return claims
 
 
 def printed_claims(points: list[Point]) -> list[Claim]:
-    """By how much the printed models miss; a finding, so it holds when they do miss by a factor of two."""
+    """By how much the printed models miss: more than 1%, and by a factor of two at worst."""
     claims = []
     for name in PRINTED:
         mine = [point for point in points if point.name == name]
         low, high = min(mine, key=lambda p: p.ratio), max(mine, key=lambda p: p.ratio)
-        text = f"{low.ratio:.3g} (N {low.copies}, {low.nines} nines) to {high.ratio:.3g} (N {high.copies}, {high.nines} nines, size {high.size:g})"
-        claims.append(claim(f"published {name}: emulated downtime over budget", "issue 5", "misses by a factor", text, True))
+        text = " to ".join(f"{p.ratio:.3g} (N {p.copies}, {p.nines} nines, size {p.size:g})" for p in (low, high))
+        claims.append(
+            claim(
+                f"published {name}: emulated downtime over budget",
+                "issue 5",
+                "not within 1%",
+                text,
+                low.ratio < 0.99 or high.ratio > 1.01,
+            )
+        )
     factor = max(max(point.ratio, 1.0 / point.ratio) for point in points)
-    claims.append(claim("published active-active and on-demand models, worst miss", "issue 5", "a factor of two and more", factor, factor >= 2.0))
+    claims.append(
+        claim(
+            "published active-active and on-demand models, worst miss",
+            "issue 5",
+            "a factor of two and more",
+            factor,
+            factor >= 2.0,
+        )
+    )
     return claims
 
 
 def loss_claim(failures: int) -> Claim:
-    """On-demand checkpoints: losses of the state, emulated against the chain, where they are frequent enough to count."""
+    """On-demand checkpoints: losses of the state, emulated against the chain, where there are enough to count."""
     model = catalogue("exact")["on_demand"]
     worst = 0.0
     for copies, size in ((2, 6.4), (3, 29.3), (4, 133.7)):
@@ -132,7 +154,9 @@ def loss_claim(failures: int) -> Claim:
         assert choice is not None
         outcome = emulate("on_demand", params, choice.plan, precision=1e-9, failures_max=failures)
         worst = max(worst, abs(outcome.losses_per_mtbf / recovery_chain(params, choice.plan)[1] - 1.0))
-    return claim("on-demand: emulated losses of the state over the chain's", "shrink §7.5", "within 10%", worst, worst <= 0.10)
+    return claim(
+        "on-demand: emulated losses of the state over the chain's", "shrink §7.5", "within 10%", worst, worst <= 0.10
+    )
 
 
 def real_size_claims(failures_max: int) -> list[Claim]:
@@ -160,22 +184,39 @@ def real_size_claims(failures_max: int) -> list[Claim]:
             ratio, half = outcome.down / params.down, outcome.half_width / params.down
             text = f"{ratio:.4f} ± {half:.4f}, S_T {size:.4g}, sizes ± {sizes.spread:.0%}"
             claims.append(
-                claim(f"real sizes, {groups} groups: {name} at 3 nines", "shrink §6.2", "within 1% or the 99% interval", text, outcome.agrees(params.down))
+                claim(
+                    f"real sizes, {groups} groups: {name} at 3 nines",
+                    "shrink §6.2",
+                    "within 1% or the 99% interval",
+                    text,
+                    outcome.agrees(params.down),
+                )
             )
     return claims
 
 
 def other_failures(failures_max: int) -> list[Claim]:
-    """Not a promise, a finding: what Weibull lifetimes do to a prescription made for exponential ones."""
+    """What Weibull lifetimes do to a prescription made for exponential ones."""
     claims = []
     model = catalogue("exact")["aa_periodic"]
     params = _params(3, model, 29.3)
     choice = best(model, params, copies=3)
     assert choice is not None
     for shape in (0.7, 1.5):
-        outcome = emulate("aa_periodic", params, choice.plan, lifetimes=Lifetimes.weibull(shape), failures_max=failures_max)
-        text = f"{outcome.down / params.down:.3f} ± {outcome.half_width / params.down:.3f}"
-        claims.append(claim(f"Weibull lifetimes of shape {shape}: downtime over budget", "issue 5", "reported", text, True))
+        outcome = emulate(
+            "aa_periodic", params, choice.plan, lifetimes=Lifetimes.weibull(shape), failures_max=failures_max
+        )
+        ratio = outcome.down / params.down
+        text = f"{ratio:.3f} ± {outcome.half_width / params.down:.3f}"
+        claims.append(
+            claim(
+                f"Weibull lifetimes of shape {shape}: downtime over budget",
+                "issue 5",
+                "within 25%",
+                text,
+                abs(ratio - 1.0) <= 0.25,
+            )
+        )
     return claims
 
 
@@ -194,12 +235,16 @@ def draw(path: Path, exact: list[Point], printed: list[Point]) -> None:
             if not mine:
                 continue
             x = [10.0**-p.nines * float(np.exp(rng.uniform(-0.5, 0.5))) for p in mine]
-            axis.errorbar(x, [p.ratio for p in mine], [p.half for p in mine], fmt="o", markersize=3, linewidth=0.7, label=name)
+            axis.errorbar(
+                x, [p.ratio for p in mine], [p.half for p in mine], fmt="o", markersize=3, linewidth=0.7, label=name
+            )
         axis.axhspan(0.99, 1.01, color="grey", alpha=0.3)
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.invert_xaxis()
-        axis.set_yticks([0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0], ["0.1", "0.25", "0.5", "0.8", "1", "1.25", "2", "4"])
+        axis.set_yticks(
+            [0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0], ["0.1", "0.25", "0.5", "0.8", "1", "1.25", "2", "4"]
+        )
         axis.minorticks_off()
         axis.set_xlabel("downtime allowed (1 - SLA)")
         axis.set_title(f"{title} models", fontsize=10)

@@ -10,7 +10,8 @@ import sys
 
 import typer
 
-from ..errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
+
 from .prescribe import prescribe_command
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

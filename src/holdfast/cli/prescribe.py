@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import ConfigError
-from ..prescriber import Prescription, Prices, Scenario, prescribe, sensitivity, shard
-from ..prescriber.measure import read_parameters
-from ..prescriber.units import (
+from holdfast.errors import ConfigError
+from holdfast.prescriber import Prescription, Prices, Scenario, prescribe, sensitivity, shard
+from holdfast.prescriber.measure import read_parameters
+from holdfast.prescriber.recommend import known
+from holdfast.prescriber.units import (
     duration_s,
     fraction,
     rate_bytes_per_s,
@@ -94,11 +95,10 @@ def table(found: Prescription) -> Table:
             cells = [strategy.name, str(strategy.copies), "-", "-", "-", "-", *(["-"] if money else []), strategy.why]
             shown.add_row(*cells, style="dim")
             continue
-        assert strategy.rr is not None and strategy.cost is not None and strategy.bandwidth is not None
         interval = strategy.checkpoint_interval
         cells = [
-            strategy.name, str(strategy.copies), show_factor(strategy.rr), f"{strategy.cost:.3f}x",
-            "-" if interval is None else show_duration(interval), show_size(strategy.bandwidth) + "/s",
+            strategy.name, str(strategy.copies), show_factor(known(strategy.rr)), f"{known(strategy.cost):.3f}x",
+            "-" if interval is None else show_duration(interval), show_size(known(strategy.bandwidth)) + "/s",
             *([f"{strategy.money:,.2f}"] if money else []), strategy.why,
         ]  # fmt: skip
         best = found.winner is not None and strategy.name == found.winner.name
@@ -126,9 +126,6 @@ def _turns_text(scenario: Scenario, choices: dict[str, object]) -> list[str]:
     return lines or ["no single parameter changes the choice within a factor of 10,000"]
 
 
-Text = Annotated[str | None, typer.Option()]
-
-
 def prescribe_command(
     sla: Annotated[str | None, typer.Option(help="uptime wanted, 99.99% or 0.9999")] = None,
     window: Annotated[str | None, typer.Option(help="window of the query, 10min")] = None,
@@ -151,7 +148,9 @@ def prescribe_command(
     price_cpu: Annotated[float, typer.Option(help="per copy at input rate and month")] = 0.0,
     price_storage: Annotated[float, typer.Option(help="per GB and month")] = 0.0,
     price_memory: Annotated[float, typer.Option(help="per GB and month")] = 0.0,
-    allow_missing: Annotated[bool, typer.Option("--allow-missing", help="output may be missing after a failure")] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="output may be missing after a failure")
+    ] = False,
     what_if: Annotated[list[str] | None, typer.Option(help="change a parameter: window=1h (repeatable)")] = None,
     show_sensitivity: Annotated[bool, typer.Option("--sensitivity", help="what would change this choice")] = False,
     plot: Annotated[str | None, typer.Option(help="draw cost and RR over the SLA into this PNG")] = None,
@@ -169,7 +168,9 @@ def prescribe_command(
     if sweep is not None:
         given = ["--" + name.replace("_", "-") for name, value in flags.items() if value is not None]
         if given or file or from_ or plot or what_if:
-            raise ConfigError(f"--sweep takes its scenarios from {sweep}", detail=f"{(given or ['another flag'])[0]} was given too")
+            raise ConfigError(
+                f"--sweep takes its scenarios from {sweep}", detail=f"{(given or ['another flag'])[0]} was given too"
+            )
         _sweep(sweep, out, models)
         return
     if out is not None:
@@ -185,10 +186,14 @@ def prescribe_command(
         scenario, choices = build(values)
         scenario = shard(scenario, shards)
         found = prescribe(scenario, **choices, **fixed)  # type: ignore[arg-type]
-        turns = _turns_text(scenario, {**choices, "models": models, "allow_missing": allow_missing}) if show_sensitivity else []
+        turns = (
+            _turns_text(scenario, {**choices, "models": models, "allow_missing": allow_missing})
+            if show_sensitivity
+            else []
+        )
         results.append((label, found, turns, choices))
     if plot is not None:
-        from ..prescriber.plots import plot_over_sla
+        from holdfast.prescriber.plots import plot_over_sla
 
         plot_over_sla(results[0][1].scenario, plot, models=models, choices=results[0][3])
     _print(results, as_json)
@@ -214,6 +219,6 @@ def _print(results: list[tuple[str, Prescription, list[str], dict[str, object]]]
 
 
 def _sweep(path: str, out: str | None, models: str) -> None:
-    from ..prescriber.sweep import sweep_file
+    from holdfast.prescriber.sweep import sweep_file
 
     sweep_file(path, out, models=models)

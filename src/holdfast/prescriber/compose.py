@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
+
 from .recommend import Prescription, prescribe
 from .scenario import Scenario
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .recommend import Recommendation, prescribe
+from .recommend import Recommendation, known, prescribe
 from .scenario import Scenario
 from .units import show_duration, show_factor, show_fraction
 
@@ -61,23 +61,22 @@ class Decider:
         held = show_duration((now_ns - self._since_ns) / 1e9)
         if present is None:
             return self._decide(top, scenario, now_ns, f"{self.current} has not met the SLA for {held}")
-        assert present.cost is not None and top.cost is not None
-        saving = 100.0 * (1.0 - top.cost / present.cost)
-        return self._decide(top, scenario, now_ns, f"for {held} it would have cost {saving:.3g}% less than {self.current}")
+        saving = 100.0 * (1.0 - known(top.cost) / known(present.cost))
+        return self._decide(
+            top, scenario, now_ns, f"for {held} it would have cost {saving:.3g}% less than {self.current}"
+        )
 
     def _pays(self, top: Recommendation, present: Recommendation | None) -> bool:
-        if present is None or present.cost is None or top.cost is None:
-            return True
-        return top.cost <= present.cost * (1.0 - self._gain)
+        return present is None or known(top.cost) <= known(present.cost) * (1.0 - self._gain)
 
     def _decide(self, strategy: Recommendation, scenario: Scenario, now_ns: int, because: str) -> Decision:
         previous, self.current, self._candidate = self.current, strategy.name, None
-        assert strategy.rr is not None and strategy.cost is not None
         interval = strategy.checkpoint_interval
         checkpoints = "" if interval is None else f", checkpoints every {show_duration(interval)}"
+        speed, uptime = show_factor(known(strategy.rr)), show_fraction(scenario.sla)
         sentence = (
             f"Running {strategy.name} with {strategy.copies} {'copies' if strategy.copies > 1 else 'copy'} at "
-            f"{show_factor(strategy.rr)} the input rate for recovery{checkpoints}, for {show_fraction(scenario.sla)} "
-            f"uptime at {strategy.cost:.3g} times the non-resilient cost: {because}."
+            f"{speed} the input rate for recovery{checkpoints}, for {uptime} uptime "
+            f"at {known(strategy.cost):.3g} times the non-resilient cost: {because}."
         )
         return Decision(now_ns, strategy, previous, sentence)

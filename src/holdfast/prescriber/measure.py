@@ -19,7 +19,8 @@ import math
 import tomllib
 from pathlib import Path
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
+
 from .units import duration_s, positive, size_bytes
 
 NAMES = frozenset(

@@ -84,7 +84,8 @@ def all_fail_within(t: np.ndarray, others: int) -> np.ndarray:
 def minimise(function: Callable[[float], float], lo: float, hi: float, steps: int = 40) -> float:
     """Golden-section search for the minimum of a function with one valley; returns where it is.
 
-    To 1e-4, which for the logarithm of an interval leaves the cost right to 1e-8. Infinite values count as "uphill": they push the search away, they never poison it.
+    To 1e-4, which for the logarithm of an interval leaves the cost right to 1e-8. Infinite values count as "uphill":
+    they push the search away, they never poison it.
     """
     shrink = (math.sqrt(5.0) - 1.0) / 2.0
     x1, x2 = hi - shrink * (hi - lo), lo + shrink * (hi - lo)

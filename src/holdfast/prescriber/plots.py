@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
+
 from .recommend import prescribe
 from .scenario import Scenario
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError, InvariantError
+
 from .models import Model, catalogue
 from .optimise import Choice, best
 from .resources import Prices, Resources, resources
@@ -60,6 +61,13 @@ class Prescription:
         }
 
 
+def known(value: float | None) -> float:
+    """A number that every feasible strategy has."""
+    if value is None:
+        raise InvariantError("a feasible strategy lacks its RR or its cost")
+    return value
+
+
 def _cannot(model: Model, copies: int, why: str) -> Recommendation:
     return Recommendation(model.name, model.title, copies, None, None, None, False, why)
 
@@ -70,7 +78,9 @@ def _why(model: Model, choice: Choice, scenario: Scenario) -> str:
     if model.multi:
         speed = f"{plan.copies} copies; " + speed
     if choice.floor > 1.0 and choice.rr <= choice.floor * (1.0 + 1e-9):
-        reason = {"on_demand": "durability", "aa_periodic": "the checkpointer's own load"}.get(model.name, "live traffic")
+        reason = {"on_demand": "durability", "aa_periodic": "the checkpointer's own load"}.get(
+            model.name, "live traffic"
+        )
         speed += f", set by {reason}"
     if model.has_interval:
         speed += f", checkpoints every {show_duration(plan.interval * scenario.mtbf)}"
@@ -129,8 +139,7 @@ def _sentence(ranked: list[Recommendation], scenario: Scenario) -> str:
     if len(ranked) == 1:
         return text + "; nothing else meets the SLA within these bounds."
     second = ranked[1]
-    assert first.cost is not None and second.cost is not None
-    more = 100.0 * (second.cost / first.cost - 1.0)
+    more = 100.0 * (known(second.cost) / known(first.cost) - 1.0)
     return text + f"; {second.title.lower()} comes next and costs {more:.3g}% more."
 
 
@@ -158,7 +167,7 @@ def prescribe(
         )
         for model in catalogue(models, rough=quick).values()
     ]  # fmt: skip
-    ranked = sorted((f for f in found if f.feasible), key=lambda f: f.cost if f.cost is not None else math.inf)
+    ranked = sorted((f for f in found if f.feasible), key=lambda f: known(f.cost))
     eligible = [f for f in ranked if allow_missing or f.name != "replay_missing"]
     return Prescription(
         scenario=scenario,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
+
 from .models import Plan
 from .scenario import Scenario
 from .units import positive
 
-MONTH_SHARE = 1.0  # prices are per month of reservation
 MB, GB = 1e6, 1e9
 
 
@@ -37,7 +37,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Resources:
-    """Reserved on average: bytes per second over all NICs, CPU in copies at input rate, bytes stored, bytes in memory."""
+    """Reserved on average: bytes/s over all NICs, CPU in copies at input rate, bytes stored, bytes in memory."""
 
     network: float
     cpu: float

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
+
 from .units import YEAR_S, positive
 
 COPIES_MAX = 10  # the paper searches N_F from 2 to 10 (§7.5)

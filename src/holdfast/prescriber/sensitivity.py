@@ -1,8 +1,8 @@
 """What would change this choice: how far each parameter may move before another strategy wins.
 
 Every parameter is moved up and down by up to a factor of ten thousand (the SLA in its share of downtime) while the
-others stay; the first point at which the winner is another one is found by bisection on the logarithm. The search uses the rough
-stand-ins of the models (a per cent or two), which is finer than the steps it takes.
+others stay; the first point at which the winner is another one is found by bisection on the logarithm. The search uses
+the rough stand-ins of the models (right to a per cent or two), which is finer than the steps it takes.
 """
 
 from __future__ import annotations

@@ -12,22 +12,34 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TextIO
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
+
 from .measure import NAMES
 from .models import catalogue
 from .optimise import least_cost
-from .recommend import Recommendation, assess
+from .recommend import Recommendation, assess, known
 from .scenario import Scenario
 
-RESULT = ("winner", "copies", "rr", "cost", "checkpoint_interval", "runner_up", "runner_up_cost", "error")
+RESULT: tuple[str, ...] = (
+    "winner",
+    "copies",
+    "rr",
+    "cost",
+    "checkpoint_interval",
+    "runner_up",
+    "runner_up_cost",
+    "error",
+)
 
 
 def winner_row(values: Mapping[str, str | None], models: str = "exact") -> dict[str, object]:
     """The result columns for one scenario given as text."""
-    from ..cli.prescribe import build, read_value
+    from holdfast.cli.prescribe import build, read_value
 
-    row: dict[str, object] = dict.fromkeys(RESULT)
+    row: dict[str, object] = {}
+    row.update(dict.fromkeys(RESULT))
     try:
         given = {name: value for name, value in values.items() if name in NAMES and value not in (None, "")}
         scenario, choices = build({name: read_value(name, value) for name, value in given.items()})
@@ -54,12 +66,12 @@ def _two_best(
     candidates = [model for model in catalogue(models).values() if model.name != "replay_missing"]
     bounds = {model.name: least_cost(model, params) for model in candidates}
     for model in sorted(candidates, key=lambda model: bounds[model.name]):
-        if len(found) >= 2 and bounds[model.name] >= (found[1].cost or 0.0):
+        if len(found) >= 2 and bounds[model.name] >= known(found[1].cost):
             continue
         option = assess(model, scenario, **choices)  # type: ignore[arg-type]
         if option.feasible:
-            found = sorted([*found, option], key=lambda o: o.cost if o.cost is not None else float("inf"))[:2]
-    return (found + [None, None])[0], (found + [None, None])[1]  # type: ignore[return-value]
+            found = sorted([*found, option], key=lambda option: known(option.cost))[:2]
+    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 
 def sweep_file(path: str, out: str | None = None, *, models: str = "exact", master: str = "local[*]") -> int:
@@ -94,17 +106,23 @@ def sweep_file(path: str, out: str | None = None, *, models: str = "exact", mast
 
 
 def _result_schema() -> list[str]:
-    kinds = {"copies": "int", "rr": "double", "cost": "double", "checkpoint_interval": "double", "runner_up_cost": "double"}
+    kinds = {
+        "copies": "int",
+        "rr": "double",
+        "cost": "double",
+        "checkpoint_interval": "double",
+        "runner_up_cost": "double",
+    }
     return [f"`{name}` {kinds.get(name, 'string')}" for name in RESULT]
 
 
-def _mapper(models: str):  # noqa: ANN202 - a closure for Spark's workers
+def _mapper(models: str):
     def rank(batches: Iterable) -> Iterator:  # pandas DataFrames, both ways
         import pandas as pd
 
         for batch in batches:
             texts = batch.astype(object).where(batch.notna(), None)
-            found = pd.DataFrame([winner_row(values, models) for values in texts.to_dict("records")], columns=list(RESULT))
+            found = pd.DataFrame([winner_row(values, models) for values in texts.to_dict("records")])
             found["copies"] = found["copies"].astype("Int32")
             for name in ("rr", "cost", "checkpoint_interval", "runner_up_cost"):
                 found[name] = found[name].astype("float64")
@@ -114,15 +132,20 @@ def _mapper(models: str):  # noqa: ANN202 - a closure for Spark's workers
 
 
 def _write(rows: Iterable[dict[str, object]], columns: list[str], out: str | None) -> int:
-    stream = sys.stdout if out is None else open(out, "w", newline="", encoding="utf-8")  # noqa: SIM115
-    try:
-        writer = csv.DictWriter(stream, columns)
-        writer.writeheader()
-        count = 0
-        for row in rows:
-            writer.writerow({name: "" if row[name] is None or row[name] != row[name] else row[name] for name in columns})
-            count += 1
-        return count
-    finally:
-        if out is not None:
-            stream.close()
+    if out is not None:
+        try:
+            with open(out, "w", newline="", encoding="utf-8") as stream:
+                return _write_to(stream, rows, columns)
+        except OSError as error:
+            raise ConfigError(f"cannot write {out}: {error.strerror}") from None
+    return _write_to(sys.stdout, rows, columns)
+
+
+def _write_to(stream: TextIO, rows: Iterable[dict[str, object]], columns: list[str]) -> int:
+    writer = csv.DictWriter(stream, columns)
+    writer.writeheader()
+    count = 0
+    for row in rows:
+        writer.writerow({name: "" if row[name] is None or row[name] != row[name] else row[name] for name in columns})
+        count += 1
+    return count

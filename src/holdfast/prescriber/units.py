@@ -10,7 +10,7 @@ import math
 import re
 from decimal import Decimal
 
-from ..errors import ConfigError
+from holdfast.errors import ConfigError
 
 YEAR_S = 365.25 * 86400.0
 MONTH_S = 30.0 * 86400.0  # the paper's F_T = 1 month
@@ -51,7 +51,9 @@ def duration_s(text: str | float, what: str = "duration") -> float:
         return positive(float(text), what)
     number, unit = _split(text, what, "10min")
     if unit and unit not in DURATIONS and unit.lower() not in DURATIONS:
-        raise ConfigError(f"{what}: unknown unit {unit!r} in {text!r}", hint="Use ns, us, ms, s, min, h, d, w, month, y.")
+        raise ConfigError(
+            f"{what}: unknown unit {unit!r} in {text!r}", hint="Use ns, us, ms, s, min, h, d, w, month, y."
+        )
     factor = DURATIONS.get(unit, DURATIONS.get(unit.lower(), 1.0)) if unit else 1.0
     return positive(number * factor, what, text)
 
@@ -62,7 +64,9 @@ def size_bytes(text: str | float, what: str = "size") -> float:
         return positive(float(text), what)
     number, unit = _split(text, what, "300MB")
     if unit and unit.lower() not in SIZES:
-        raise ConfigError(f"{what}: unknown unit {unit!r} in {text!r}", hint="Use B, KB, MB, GB, TB or KiB, MiB, GiB, TiB.")
+        raise ConfigError(
+            f"{what}: unknown unit {unit!r} in {text!r}", hint="Use B, KB, MB, GB, TB or KiB, MiB, GiB, TiB."
+        )
     return positive(number * (SIZES[unit.lower()] if unit else 1.0), what, text)
 
 
@@ -109,7 +113,16 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
 
 def show_duration(seconds: float) -> str:
     """Seconds as a person would write them."""
-    steps = [(YEAR_S, "y"), (86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]
+    steps = [
+        (YEAR_S, "y"),
+        (86400.0, "d"),
+        (3600.0, "h"),
+        (60.0, "min"),
+        (1.0, "s"),
+        (1e-3, "ms"),
+        (1e-6, "us"),
+        (1e-9, "ns"),
+    ]
     return _scaled(seconds, steps)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import ConfigError
+from holdfast.errors import ConfigError
 
 
 @dataclass(frozen=True)

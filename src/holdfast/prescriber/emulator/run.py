@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..models import Plan
-from ...errors import ConfigError
-from ..models.aa_periodic import checkpointer_rate
-from ..models.standby import refresh_size
-from ..scenario import Params
+from holdfast.errors import ConfigError
+from holdfast.prescriber.models import Plan
+from holdfast.prescriber.models.aa_periodic import checkpointer_rate
+from holdfast.prescriber.models.periodic import transfer_of
+from holdfast.prescriber.models.standby import refresh_size
+from holdfast.prescriber.scenario import Params
+
 from . import kernels
 from .failures import Lifetimes
 
@@ -42,8 +44,7 @@ class Outcome:
 
 def varied_sizes(params: Params, rng: np.random.Generator, count: int = 4096) -> np.ndarray:
     """Checkpoint sizes, as times, uniform within ± spread of the mean."""
-    assert params.transfer is not None
-    return params.transfer * (1.0 + params.spread * (2.0 * rng.random(count) - 1.0))
+    return transfer_of(params) * (1.0 + params.spread * (2.0 * rng.random(count) - 1.0))
 
 
 def _kernel(

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import ConfigError
+from holdfast.errors import ConfigError
 
 ROW_BYTES = 8  # a timestamp, beside the user's name
 
@@ -79,7 +79,9 @@ def read_with_spark(path: str | Path, user: str = "user_id", time: str = "ts_us"
     """The same through Spark, which reads whatever Spark reads as Parquet."""
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master(master).appName("holdfast-sizes").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master(master).appName("holdfast-sizes").config("spark.ui.enabled", "false").getOrCreate()
+    )
     try:
         rows = spark.read.parquet(str(path)).select(user, time).toArrow()
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...errors import ConfigError
+from holdfast.errors import ConfigError
+
 from . import aa_periodic, on_demand, periodic, replay, standby
 from .base import Model, Plan
 

@@ -28,8 +28,9 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from ..numerics import all_fail_within, integrate
-from ..scenario import Params
+from holdfast.prescriber.numerics import all_fail_within, integrate
+from holdfast.prescriber.scenario import Params
+
 from .base import MULTI, Model, Plan, base_cost
 from .periodic import transfer_of
 
@@ -83,7 +84,7 @@ def cheapest_interval(params: Params, copies: int) -> float:
 
 
 def checkpointer_rate(params: Params, interval: float) -> float:
-    """Q: the reservation, as a factor of the input, with which the checkpointer keeps up with its largest checkpoint."""
+    """Q: the reservation, as a factor of the input, that keeps the checkpointer up with its largest checkpoints."""
     return 1.0 + transfer_of(params) * (1.0 + params.spread) / interval
 
 
@@ -202,10 +203,17 @@ def checkpointer_floor(params: Params, copies: int, interval: float) -> float:
 def _aa_periodic(**functions: object) -> Model:
     return Model(
         name="aa_periodic", title="Active-active periodic checkpoints", needs_checkpoint=True, has_interval=True,
-        cheapest_interval=cheapest_interval, **MULTI, **functions,  # type: ignore[arg-type]
+        cheapest_interval=cheapest_interval, copies=MULTI, **functions,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 PUBLISHED = (_aa_periodic(downtime=aa_periodic_downtime, cost=aa_periodic_cost),)
 FIGURES = (_aa_periodic(downtime=aa_periodic_downtime_figures, cost=aa_periodic_cost),)
-EXACT = (_aa_periodic(downtime=aa_periodic_downtime_exact, cost=aa_periodic_cost_exact, floor=checkpointer_floor, rough=aa_periodic_downtime_rough),)
+EXACT = (
+    _aa_periodic(
+        downtime=aa_periodic_downtime_exact,
+        cost=aa_periodic_cost_exact,
+        floor=checkpointer_floor,
+        rough=aa_periodic_downtime_rough,
+    ),
+)

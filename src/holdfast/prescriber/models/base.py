@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..scenario import COPIES_MAX, Params
+from holdfast.prescriber.scenario import COPIES_MAX, Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ class Model:
     needs_window: bool = False
     needs_checkpoint: bool = False
     has_interval: bool = False
-    copies_min: int = 1
-    copies_max: int = 1
+    copies: tuple[int, int] = (1, 1)  #: fewest and most
     #: Expected share of time that the query is down.
     downtime: Callable[[Params, Plan], float]
     #: Cost_F: reserved bandwidth over that of running non-resiliently, (K_F + 3) · F_T (§3.4).
@@ -63,12 +62,22 @@ class Model:
     cheapest_interval: Callable[[Params, int], float] | None = None
 
     @property
+    def copies_min(self) -> int:
+        """The fewest copies it can run with."""
+        return self.copies[0]
+
+    @property
+    def copies_max(self) -> int:
+        """The most copies that are searched."""
+        return self.copies[1]
+
+    @property
     def multi(self) -> bool:
         """Whether the number of copies is a choice."""
         return self.copies_max > self.copies_min
 
 
-MULTI = {"copies_min": 2, "copies_max": COPIES_MAX}
+MULTI = (2, COPIES_MAX)
 
 
 def base_cost(params: Params) -> float:

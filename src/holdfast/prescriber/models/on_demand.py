@@ -22,11 +22,11 @@ import math
 import numpy as np
 from numba import njit
 
-from ..numerics import Z_MAX, all_fail_within, integrate, largest_a
-from ..scenario import Params
+from holdfast.prescriber.numerics import Z_MAX, all_fail_within, integrate, largest_a
+from holdfast.prescriber.scenario import Params
+
 from .base import MULTI, Model, Plan, base_cost
 from .periodic import transfer_of
-
 
 
 def _rule(nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +109,7 @@ def _round(weight, pause, catch, copies, level, at, weights, row):  # pragma: no
 
 
 def stationary(step: np.ndarray) -> np.ndarray:
-    """Long-run visit shares of a Markov chain by elimination without subtraction (GTH), so that tiny ones keep digits."""
+    """Long-run visit shares of a Markov chain by elimination without subtraction (GTH): tiny ones keep their digits."""
     p = step.copy()
     n = len(p)
     for k in range(n - 1, 0, -1):
@@ -156,7 +156,7 @@ def durability_floor_exact(params: Params, copies: int, interval: float) -> floa
 
 def _on_demand(**functions: object) -> Model:
     return Model(
-        name="on_demand", title="On-demand checkpoints", needs_checkpoint=True, cost=on_demand_cost, **MULTI,
+        name="on_demand", title="On-demand checkpoints", needs_checkpoint=True, cost=on_demand_cost, copies=MULTI,
         **functions,  # type: ignore[arg-type]
     )  # fmt: skip
 

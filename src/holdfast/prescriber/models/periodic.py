@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import math
 
-from ..scenario import Params
+from holdfast.errors import InvariantError
+from holdfast.prescriber.scenario import Params
+
 from .base import Model, Plan, base_cost
 
 
 def transfer_of(params: Params) -> float:
     """S_T / F_T of a scenario whose checkpoint size is known."""
-    assert params.transfer is not None  # the ranking leaves out strategies whose needs are not met
+    if params.transfer is None:
+        raise InvariantError("a strategy that needs a checkpoint size was asked about a scenario without one")
     return params.transfer
 
 

@@ -22,14 +22,17 @@ from __future__ import annotations
 
 import math
 
-from ..numerics import all_fail_within, integrate
-from ..scenario import Params
+from holdfast.errors import InvariantError
+from holdfast.prescriber.numerics import all_fail_within, integrate
+from holdfast.prescriber.scenario import Params
+
 from .base import MULTI, Model, Plan, base_cost
 
 
 def window_of(params: Params) -> float:
     """W_T / F_T of a scenario whose window is known."""
-    assert params.window is not None  # the ranking leaves out strategies whose needs are not met
+    if params.window is None:
+        raise InvariantError("a strategy that needs a window was asked about a scenario without one")
     return params.window
 
 
@@ -122,7 +125,7 @@ PUBLISHED = (
         downtime=missing_downtime, cost=missing_cost,
     ),
     Model(
-        name="aa_replay", title="Active-active replay", needs_window=True, **MULTI,
+        name="aa_replay", title="Active-active replay", needs_window=True, copies=MULTI,
         downtime=aa_replay_downtime, cost=aa_replay_cost,
     ),
 )  # fmt: skip
@@ -137,7 +140,7 @@ EXACT = (
         downtime=missing_downtime_exact, cost=missing_cost_exact,
     ),
     Model(
-        name="aa_replay", title="Active-active replay", needs_window=True, **MULTI,
+        name="aa_replay", title="Active-active replay", needs_window=True, copies=MULTI,
         downtime=aa_replay_downtime_exact, cost=aa_replay_cost_exact,
     ),
 )  # fmt: skip

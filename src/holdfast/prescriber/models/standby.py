@@ -1,4 +1,4 @@
-"""Holdfast's own modes: hybrid (a suspended standby) and cooperative (peers hold each other's units). No paper has these.
+"""Holdfast's own modes: hybrid (a suspended standby) and cooperative (peers hold each other's units). In no paper.
 
 Both keep an image of the state in the memory of other nodes, refreshed at fixed points of the input, C_T apart, by
 copy-on-write, so that refreshing stops nobody; and both keep the input since then beside the image. So a recovery
@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import math
 
-from ..scenario import Params
+from holdfast.prescriber.scenario import Params
+
 from .base import MULTI, Model, Plan, base_cost
 from .periodic import transfer_of
 from .replay import window_of
@@ -148,11 +149,11 @@ def cooperative_floor(params: Params, copies: int, interval: float) -> float:
 
 _BOTH = {"needs_window": True, "needs_checkpoint": True, "has_interval": True}
 _HYBRID = {
-    "name": "hybrid", "title": "Hybrid standby", **_BOTH, "copies_min": 2, "copies_max": 2,
+    "name": "hybrid", "title": "Hybrid standby", **_BOTH, "copies": (2, 2),
     "cost": hybrid_cost, "floor": hybrid_floor,
 }  # fmt: skip
 _COOPERATIVE = {
-    "name": "cooperative", "title": "Cooperative peers", **_BOTH, **MULTI,
+    "name": "cooperative", "title": "Cooperative peers", **_BOTH, "copies": MULTI,
     "cost": cooperative_cost, "floor": cooperative_floor,
 }  # fmt: skip
 
