@@ -1,4 +1,6 @@
-"""The headline numbers of shrink.txt §7, from the published models; docs/prescriber/models.md says which reading gives each.
+"""The headline numbers of shrink.txt §7, from the published models.
+
+docs/prescriber/models.md says which reading of the text gives each of them.
 
 K_F = 3, F_T = 30 days; defaults W_T = 1 day, checkpoint = 1 window of input, SLA 90%.
 """

@@ -1,4 +1,4 @@
-"""Section 3.5 and section 4 of shrink.txt: the printed formulas against the code, by other means than the code's own."""
+"""Sections 3.5 and 4 of shrink.txt: the printed formulas, by other means than the code's own."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PUBLISHED = catalogue("published")
 
 
 def params(**changes):
-    base = dict(sla=0.99, input_rate=1.0, mtbf=100.0, window=2.0, checkpoint_size=5.0)
+    base = {"sla": 0.99, "input_rate": 1.0, "mtbf": 100.0, "window": 2.0, "checkpoint_size": 5.0}
     return Scenario(**{**base, **changes}).params()
 
 
@@ -65,4 +65,6 @@ def test_section_4_the_cheapest_interval_is_where_the_printed_cost_is_least():
 
 
 def test_a_node_that_may_miss_output_replays_less_than_one_that_may_not():
-    assert PUBLISHED["replay_missing"].cost(params(), Plan(0.5, 1, 1.0)) < PUBLISHED["replay"].cost(params(), Plan(0.5, 1, 1.0))
+    assert PUBLISHED["replay_missing"].cost(params(), Plan(0.5, 1, 1.0)) < PUBLISHED["replay"].cost(
+        params(), Plan(0.5, 1, 1.0)
+    )

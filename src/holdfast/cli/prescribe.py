@@ -7,6 +7,7 @@ here: see `holdfast.prescriber`.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,50 +16,14 @@ from rich.table import Table
 
 from holdfast.errors import ConfigError
 from holdfast.prescriber import Prescription, Prices, Scenario, prescribe, sensitivity, shard
-from holdfast.prescriber.measure import read_parameters
+from holdfast.prescriber.measure import build, read_parameters, read_value
 from holdfast.prescriber.recommend import known
 from holdfast.prescriber.units import (
-    duration_s,
-    fraction,
-    rate_bytes_per_s,
     show_duration,
     show_factor,
     show_fraction,
     show_size,
-    size_bytes,
 )
-
-READERS = {
-    "sla": fraction, "durability": fraction, "window": duration_s, "mtbf": duration_s,
-    "durability_span": duration_s, "checkpoint_interval": duration_s, "checkpoint_size": size_bytes,
-    "input_rate": rate_bytes_per_s,
-}  # fmt: skip
-WHOLE = ("replicas", "copies")
-PLAIN = ("rr_max", "checkpoint_spread", "churn")
-CHOICES = ("copies", "checkpoint_interval", "rr_max")
-
-
-def read_value(name: str, value: object) -> object:
-    """One parameter as text or number, in base units."""
-    label = "--" + name.replace("_", "-")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"{label}: cannot read {value!r}")
-    if name in READERS:
-        return READERS[name](value, label)
-    if name not in WHOLE + PLAIN:
-        raise ConfigError(f"unknown parameter {name!r}")
-    text = value.strip().rstrip("%") if name == "checkpoint_spread" and isinstance(value, str) else value
-    try:
-        number = float(text)
-    except ValueError:
-        raise ConfigError(f"{label}: cannot read {value!r} as a number") from None
-    if isinstance(value, str) and value.strip().endswith("%") and name == "checkpoint_spread":
-        number /= 100.0
-    if name in WHOLE:
-        if number != number or number in (float("inf"), float("-inf")) or number != int(number):
-            raise ConfigError(f"{label} must be a whole number, not {value}")
-        return int(number)
-    return number
 
 
 def _merge(flags: dict[str, object], files: list[str]) -> dict[str, object]:
@@ -72,15 +37,6 @@ def _merge(flags: dict[str, object], files: list[str]) -> dict[str, object]:
         raise ConfigError("--durability and --durability-span belong together", hint="Give both or neither.")
     merged.update({name: value for name, value in flags.items() if value is not None})
     return {name: read_value(name, value) for name, value in merged.items()}
-
-
-def build(parameters: dict[str, object]) -> tuple[Scenario, dict[str, object]]:
-    """A scenario and the choices that are fixed, from parameters in base units."""
-    missing = [name for name in ("sla", "input_rate", "mtbf") if name not in parameters]
-    if missing:
-        raise ConfigError("missing " + ", ".join("--" + name.replace("_", "-") for name in missing))
-    scenario = Scenario(**{name: value for name, value in parameters.items() if name not in CHOICES})  # type: ignore[arg-type]
-    return scenario, {name: parameters[name] for name in CHOICES if name in parameters}
 
 
 def table(found: Prescription) -> Table:
@@ -175,6 +131,8 @@ def prescribe_command(
         return
     if out is not None:
         raise ConfigError("--out belongs to --sweep")
+    if plot is not None and not Path(plot).absolute().parent.is_dir():
+        raise ConfigError(f"cannot write {plot}: no such directory")
     parameters = _merge(flags, [path for path in (from_, file) if path is not None])
     prices = Prices(network=price_network, cpu=price_cpu, storage=price_storage, memory=price_memory)
     fixed = {"models": models, "allow_missing": allow_missing, "prices": prices if prices != Prices() else None}

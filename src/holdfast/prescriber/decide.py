@@ -42,8 +42,8 @@ class Decider:
 
     def on_measured(self, scenario: Scenario, now_ns: int) -> Decision | None:
         """Take one measurement; times must not go back."""
-        found = prescribe(scenario, rr_max=self._rr_max)
-        ranked = [s for s in found.strategies if s.feasible and s.name in self._allowed]
+        found = prescribe(scenario, rr_max=self._rr_max, only=self._allowed)
+        ranked = [strategy for strategy in found.strategies if strategy.feasible]
         if not ranked:
             self._candidate = None
             return None

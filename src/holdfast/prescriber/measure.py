@@ -1,4 +1,4 @@
-"""Parameters of a scenario from a file: written by hand (`--file`), or measured on a running pipeline (`--from`).
+"""Parameters of a scenario: as text, from a file written by hand (`--file`), or measured on a pipeline (`--from`).
 
 Both give the same names as the flags, with units or as plain numbers in base units. A measurement may give raw
 observations instead, from which the parameter is taken:
@@ -21,7 +21,8 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError
 
-from .units import duration_s, positive, size_bytes
+from .scenario import Scenario
+from .units import duration_s, fraction, positive, rate_bytes_per_s, size_bytes
 
 NAMES = frozenset(
     {
@@ -30,6 +31,15 @@ NAMES = frozenset(
     }
 )  # fmt: skip
 RAW = frozenset({"input_bytes", "input_seconds", "checkpoint_sizes", "failures", "nodes", "observed"})
+
+READERS = {
+    "sla": fraction, "durability": fraction, "window": duration_s, "mtbf": duration_s,
+    "durability_span": duration_s, "checkpoint_interval": duration_s, "checkpoint_size": size_bytes,
+    "input_rate": rate_bytes_per_s,
+}  # fmt: skip
+WHOLE = ("replicas", "copies")
+PLAIN = ("rr_max", "checkpoint_spread", "churn")
+CHOICES = ("copies", "checkpoint_interval", "rr_max")
 
 
 def _load(path: str | Path) -> dict[str, object]:
@@ -82,3 +92,35 @@ def _sizes(listed: object, path: str | Path) -> dict[str, object]:
     mean = sum(sizes) / len(sizes)
     deviation = math.sqrt(sum((size - mean) ** 2 for size in sizes) / len(sizes))
     return {"checkpoint_size": mean, "checkpoint_spread": min(0.99, math.sqrt(3.0) * deviation / mean)}
+
+
+def read_value(name: str, value: object) -> object:
+    """One parameter as text or number, in base units."""
+    label = "--" + name.replace("_", "-")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"{label}: cannot read {value!r}")
+    if name in READERS:
+        return READERS[name](value, label)
+    if name not in WHOLE + PLAIN:
+        raise ConfigError(f"unknown parameter {name!r}")
+    text = value.strip().rstrip("%") if name == "checkpoint_spread" and isinstance(value, str) else value
+    try:
+        number = float(text)
+    except ValueError:
+        raise ConfigError(f"{label}: cannot read {value!r} as a number") from None
+    if isinstance(value, str) and value.strip().endswith("%") and name == "checkpoint_spread":
+        number /= 100.0
+    if name in WHOLE:
+        if number != number or number in (float("inf"), float("-inf")) or number != int(number):
+            raise ConfigError(f"{label} must be a whole number, not {value}")
+        return int(number)
+    return number
+
+
+def build(parameters: dict[str, object]) -> tuple[Scenario, dict[str, object]]:
+    """A scenario and the choices that are fixed, from parameters in base units."""
+    missing = [name for name in ("sla", "input_rate", "mtbf") if name not in parameters]
+    if missing:
+        raise ConfigError("missing " + ", ".join("--" + name.replace("_", "-") for name in missing))
+    scenario = Scenario(**{name: value for name, value in parameters.items() if name not in CHOICES})  # type: ignore[arg-type]
+    return scenario, {name: parameters[name] for name in CHOICES if name in parameters}

@@ -58,7 +58,7 @@ def plot_over_sla(scenario: Scenario, path: str | Path, *, models: str, choices:
     cost: dict[str, tuple[list[float], list[float]]] = {}
     reserve: dict[str, tuple[list[float], list[float]]] = {}
     for down in DOWN:
-        found = prescribe(scenario.but(sla=1.0 - down), models=models, quick=True, **choices)  # type: ignore[arg-type]
+        found = prescribe(scenario.but(sla=1.0 - down), models=models, **choices)  # type: ignore[arg-type]
         for strategy in found.strategies:
             if strategy.feasible and strategy.cost is not None and strategy.rr is not None:
                 for series, value in ((cost, strategy.cost), (reserve, strategy.rr)):

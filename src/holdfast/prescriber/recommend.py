@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from holdfast.errors import ConfigError, InvariantError
 
 from .models import Model, catalogue
-from .optimise import Choice, best
+from .optimise import Choice, best, least_cost
 from .resources import Prices, Resources, resources
 from .scenario import COPIES_MAX, Scenario
 from .units import positive, show_duration, show_factor, show_fraction
@@ -143,6 +143,16 @@ def _sentence(ranked: list[Recommendation], scenario: Scenario) -> str:
     return text + f"; {second.title.lower()} comes next and costs {more:.3g}% more."
 
 
+def check_choices(copies: int | None, checkpoint_interval: float | None, rr_max: float | None) -> None:
+    """Refuse what cannot be fixed or bounded that way."""
+    if copies is not None and (isinstance(copies, bool) or not 1 <= copies <= COPIES_MAX):
+        raise ConfigError(f"copies must be a whole number from 1 to {COPIES_MAX}, not {copies}")
+    if checkpoint_interval is not None:
+        positive(float(checkpoint_interval), "checkpoint interval")
+    if rr_max is not None and not (math.isfinite(rr_max) and rr_max >= 1.0):
+        raise ConfigError(f"rr_max must be at least 1 (the input rate itself), not {rr_max}")
+
+
 def prescribe(
     scenario: Scenario,
     *,
@@ -152,20 +162,16 @@ def prescribe(
     models: str = "exact",
     prices: Prices | None = None,
     allow_missing: bool = False,
-    quick: bool = False,
+    only: frozenset[str] | None = None,
 ) -> Prescription:
-    """Rank every strategy of one set of models for a scenario; `quick` is for searches that rank thousands."""
-    if copies is not None and (isinstance(copies, bool) or not 1 <= copies <= COPIES_MAX):
-        raise ConfigError(f"copies must be a whole number from 1 to {COPIES_MAX}, not {copies}")
-    if checkpoint_interval is not None:
-        positive(float(checkpoint_interval), "checkpoint interval")
-    if rr_max is not None and not (math.isfinite(rr_max) and rr_max >= 1.0):
-        raise ConfigError(f"rr_max must be at least 1 (the input rate itself), not {rr_max}")
+    """Rank every strategy of one set of models, or `only` some of them, for a scenario."""
+    check_choices(copies, checkpoint_interval, rr_max)
     found = [
         assess(
             model, scenario, copies=copies, checkpoint_interval=checkpoint_interval, rr_max=rr_max, prices=prices
         )
-        for model in catalogue(models, rough=quick).values()
+        for model in catalogue(models).values()
+        if only is None or model.name in only
     ]  # fmt: skip
     ranked = sorted((f for f in found if f.feasible), key=lambda f: known(f.cost))
     eligible = [f for f in ranked if allow_missing or f.name != "replay_missing"]
@@ -176,3 +182,29 @@ def prescribe(
         winner=eligible[0] if eligible else None,
         sentence=_sentence(eligible, scenario),
     )
+
+
+def front_runners(
+    scenario: Scenario,
+    *,
+    count: int = 2,
+    models: str = "exact",
+    allow_missing: bool = False,
+    quick: bool = False,
+    copies: int | None = None,
+    checkpoint_interval: float | None = None,
+    rr_max: float | None = None,
+) -> list[Recommendation]:
+    """The `count` cheapest strategies; whatever cannot be cheaper than those found is not solved for."""
+    check_choices(copies, checkpoint_interval, rr_max)
+    params = scenario.params()
+    found: list[Recommendation] = []
+    candidates = [m for m in catalogue(models, rough=quick).values() if allow_missing or m.name != "replay_missing"]
+    bounds = {model.name: least_cost(model, params) for model in candidates}
+    for model in sorted(candidates, key=lambda model: bounds[model.name]):
+        if len(found) >= count and bounds[model.name] >= known(found[-1].cost):
+            continue
+        option = assess(model, scenario, copies=copies, checkpoint_interval=checkpoint_interval, rr_max=rr_max)
+        if option.feasible:
+            found = sorted([*found, option], key=lambda option: known(option.cost))[:count]
+    return found

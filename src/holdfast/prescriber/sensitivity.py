@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .recommend import prescribe
+from .recommend import front_runners
 from .scenario import Scenario
 
 REACH = 10_000.0
@@ -46,8 +46,8 @@ def sensitivity(scenario: Scenario, **choices: object) -> list[Turn]:
     """The nearest change of winner in each direction of each parameter; the smallest move first."""
 
     def winner(changed: Scenario) -> str | None:
-        found = prescribe(changed, quick=True, **choices).winner  # type: ignore[arg-type]
-        return None if found is None else found.name
+        found = front_runners(changed, count=1, quick=True, **choices)  # type: ignore[arg-type]
+        return found[0].name if found else None
 
     now = winner(scenario)
     turns: list[Turn] = []

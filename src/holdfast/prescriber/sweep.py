@@ -16,11 +16,9 @@ from typing import TextIO
 
 from holdfast.errors import ConfigError
 
-from .measure import NAMES
+from .measure import NAMES, build, read_value
 from .models import catalogue
-from .optimise import least_cost
-from .recommend import Recommendation, assess, known
-from .scenario import Scenario
+from .recommend import front_runners
 
 RESULT: tuple[str, ...] = (
     "winner",
@@ -36,42 +34,24 @@ RESULT: tuple[str, ...] = (
 
 def winner_row(values: Mapping[str, str | None], models: str = "exact") -> dict[str, object]:
     """The result columns for one scenario given as text."""
-    from holdfast.cli.prescribe import build, read_value
-
     row: dict[str, object] = {}
     row.update(dict.fromkeys(RESULT))
     try:
         given = {name: value for name, value in values.items() if name in NAMES and value not in (None, "")}
         scenario, choices = build({name: read_value(name, value) for name, value in given.items()})
-        first, second = _two_best(scenario, choices, models)
+        front = front_runners(scenario, models=models, **choices)  # type: ignore[arg-type]
     except ConfigError as error:
         row["error"] = " ".join(f"{error.what} {error.hint}".split())
         return row
-    if first is None:
+    if not front:
         row["error"] = "no strategy meets the SLA within these bounds"
         return row
+    first = front[0]
     row.update(winner=first.name, copies=first.copies, rr=first.rr, cost=first.cost)
     row["checkpoint_interval"] = first.checkpoint_interval
-    if second is not None:
-        row.update(runner_up=second.name, runner_up_cost=second.cost)
+    if len(front) > 1:
+        row.update(runner_up=front[1].name, runner_up_cost=front[1].cost)
     return row
-
-
-def _two_best(
-    scenario: Scenario, choices: dict[str, object], models: str
-) -> tuple[Recommendation | None, Recommendation | None]:
-    """The two cheapest strategies; those that cannot come in cheaper than two already found are not solved for."""
-    params = scenario.params()
-    found: list[Recommendation] = []
-    candidates = [model for model in catalogue(models).values() if model.name != "replay_missing"]
-    bounds = {model.name: least_cost(model, params) for model in candidates}
-    for model in sorted(candidates, key=lambda model: bounds[model.name]):
-        if len(found) >= 2 and bounds[model.name] >= known(found[1].cost):
-            continue
-        option = assess(model, scenario, **choices)  # type: ignore[arg-type]
-        if option.feasible:
-            found = sorted([*found, option], key=lambda option: known(option.cost))[:2]
-    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 
 def sweep_file(path: str, out: str | None = None, *, models: str = "exact", master: str = "local[*]") -> int:
