@@ -122,12 +122,7 @@ def prescribe_command(
         "churn": churn,
     }  # fmt: skip
     if sweep is not None:
-        given = ["--" + name.replace("_", "-") for name, value in flags.items() if value is not None]
-        if given or file or from_ or plot or what_if:
-            raise ConfigError(
-                f"--sweep takes its scenarios from {sweep}", detail=f"{(given or ['another flag'])[0]} was given too"
-            )
-        _sweep(sweep, out, models)
+        _sweep(sweep, out, models, flags, others=bool(file or from_ or plot or what_if))
         return
     if out is not None:
         raise ConfigError("--out belongs to --sweep")
@@ -135,29 +130,25 @@ def prescribe_command(
         raise ConfigError(f"cannot write {plot}: no such directory")
     parameters = _merge(flags, [path for path in (from_, file) if path is not None])
     prices = Prices(network=price_network, cpu=price_cpu, storage=price_storage, memory=price_memory)
-    fixed = {"models": models, "allow_missing": allow_missing, "prices": prices if prices != Prices() else None}
     rankings = [("", parameters)]
     if what_if:
         rankings.append(("what if " + ", ".join(what_if), _what_if(what_if, parameters)))
+    fixed: dict[str, object] = {"models": models, "allow_missing": allow_missing}
     results = []
     for label, values in rankings:
         scenario, choices = build(values)
-        scenario = shard(scenario, shards)
-        found = prescribe(scenario, **choices, **fixed)  # type: ignore[arg-type]
-        turns = (
-            _turns_text(scenario, {**choices, "models": models, "allow_missing": allow_missing})
-            if show_sensitivity
-            else []
-        )
-        results.append((label, found, turns, choices))
-    if plot is not None:
-        from holdfast.prescriber.plots import plot_over_sla
+        scenario, choices = shard(scenario, shards), {**choices, **fixed}
+        found = prescribe(scenario, prices=prices if prices != Prices() else None, **choices)  # type: ignore[arg-type]
+        turns = _turns_text(scenario, choices) if show_sensitivity else []
+        if plot is not None and not label:
+            from holdfast.prescriber.plots import plot_over_sla
 
-        plot_over_sla(results[0][1].scenario, plot, models=models, choices=results[0][3])
+            plot_over_sla(scenario, plot, choices)
+        results.append((label, found, turns))
     _print(results, as_json)
 
 
-def _print(results: list[tuple[str, Prescription, list[str], dict[str, object]]], as_json: bool) -> None:
+def _print(results: list[tuple[str, Prescription, list[str]]], as_json: bool) -> None:
     if as_json:
         first = results[0][1].as_json()
         if results[0][2]:
@@ -167,7 +158,7 @@ def _print(results: list[tuple[str, Prescription, list[str], dict[str, object]]]
         print(json.dumps(first, indent=2, allow_nan=False))
         return
     console = Console()
-    for label, found, turns, _ in results:
+    for label, found, turns in results:
         if label:
             console.print(f"\n[bold]{label}[/bold]")
         console.print(table(found))
@@ -176,7 +167,11 @@ def _print(results: list[tuple[str, Prescription, list[str], dict[str, object]]]
             console.print("  " + line, highlight=False)
 
 
-def _sweep(path: str, out: str | None, models: str) -> None:
+def _sweep(path: str, out: str | None, models: str, flags: dict[str, object], others: bool) -> None:
+    given = ["--" + name.replace("_", "-") for name, value in flags.items() if value is not None]
+    if given or others:
+        what = given[0] if given else "another source of parameters, a plot or a what-if"
+        raise ConfigError(f"--sweep takes all parameters from {path}", detail=f"{what} was given too")
     from holdfast.prescriber.sweep import sweep_file
 
     sweep_file(path, out, models=models)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError
 
-from .recommend import prescribe
+from .recommend import known, prescribe
 from .scenario import Scenario
 
 DOWN = (0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
@@ -53,16 +53,15 @@ def lines(
         pyplot.close(figure)
 
 
-def plot_over_sla(scenario: Scenario, path: str | Path, *, models: str, choices: Mapping[str, object]) -> None:
+def plot_over_sla(scenario: Scenario, path: str | Path, choices: Mapping[str, object]) -> None:
     """Cost_F and RR_F of every strategy over the SLA, everything else as in the scenario."""
     cost: dict[str, tuple[list[float], list[float]]] = {}
     reserve: dict[str, tuple[list[float], list[float]]] = {}
     for down in DOWN:
-        found = prescribe(scenario.but(sla=1.0 - down), models=models, **choices)  # type: ignore[arg-type]
-        for strategy in found.strategies:
-            if strategy.feasible and strategy.cost is not None and strategy.rr is not None:
-                for series, value in ((cost, strategy.cost), (reserve, strategy.rr)):
+        for strategy in prescribe(scenario.but(sla=1.0 - down), **choices).strategies:  # type: ignore[arg-type]
+            if strategy.feasible:
+                for series, value in ((cost, known(strategy.cost)), (reserve, known(strategy.rr))):
                     xs, ys = series.setdefault(strategy.name, ([], []))
                     xs.append(down)
                     ys.append(value)
-    lines(path, [("Cost_F", cost), ("RR_F", reserve)], x_label="1 - SLA", title=f"All strategies, {models} models")
+    lines(path, [("Cost_F", cost), ("RR_F", reserve)], x_label="1 - SLA", title="All strategies over the SLA")

@@ -92,12 +92,10 @@ def fraction(text: str | float, what: str = "fraction") -> float:
         value = float(text)
     else:
         body = text.strip()
-        percent = body.endswith("%")
-        number, unit = _split(body[:-1] if percent else body, what, "99.99%")
-        if unit or not math.isfinite(number):
+        number = _QUANTITY.match(body.removesuffix("%").strip())
+        if number is None or number.group(2):
             raise ConfigError(f"{what}: cannot read {text!r}", hint="Write 99.99% or 0.9999.")
-        match = _QUANTITY.match((body[:-1] if percent else body).strip())
-        value = float(Decimal(match.group(1)) / (100 if percent else 1)) if match else number
+        value = float(Decimal(number.group(1)) / (100 if body.endswith("%") else 1))
     if not 0.0 < value < 1.0:
         raise ConfigError(f"{what} must lie strictly between 0 and 1 (100%), not {text}")
     return value

@@ -122,3 +122,8 @@ def test_checkpoints_of_a_grouped_count_grow_with_the_groups_and_follow_the_load
     # The last checkpoint holds exactly the groups seen in the last window.
     alive = len(np.unique(events.users[events.times > times[-1] - 1000.0] % 100_000))
     assert many.sizes[-1] == pytest.approx(16 * alive, abs=600)
+
+
+def test_a_plan_that_never_catches_up_is_refused_instead_of_divided_by_zero():
+    with pytest.raises(ConfigError, match="catches up"):
+        emulate("replay", params(), Plan(1e300, 1, 1.0))

@@ -51,6 +51,8 @@ def _kernel(
     name: str, params: Params, plan: Plan, sizes: np.ndarray | None
 ) -> Callable[[np.ndarray, np.random.Generator], tuple[float, float, int]]:
     rr = plan.rr
+    if rr <= 1.0 and name != "replay_missing":
+        raise ConfigError("with an RR of 1 a copy that lags never catches up", hint="Emulate a plan with a higher RR.")
     if name in ("replay", "replay_missing", "aa_replay"):
         keep = name != "replay_missing"
         return lambda lives, rng: kernels.replay(lives, params.window, rr, plan.copies, keep)
