@@ -9,6 +9,7 @@ the chain's instead.
 
 from __future__ import annotations
 
+import csv
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +221,19 @@ def other_failures(failures_max: int) -> list[Claim]:
     return claims
 
 
+def write_points(path: Path, exact: list[Point], printed: list[Point]) -> None:
+    """Every emulated point with its interval, as CSV."""
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(
+            ["models", "strategy", "nines", "copies", "size", "rr", "ratio", "half_width_99", "failures", "agrees"]
+        )
+        for models, points in (("exact", exact), ("published", printed)):
+            for p in points:
+                numbers = [f"{p.rr:.6g}", f"{p.ratio:.5f}", f"{p.half:.5f}", p.outcome.failures]
+                rows.writerow([models, p.name, p.nines, p.copies, p.size, *numbers, p.outcome.agrees(p.budget)])
+
+
 def draw(path: Path, exact: list[Point], printed: list[Point]) -> None:
     """Figure 13: emulated downtime over budget, all points."""
     import matplotlib
@@ -229,14 +243,21 @@ def draw(path: Path, exact: list[Point], printed: list[Point]) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.4), sharey=True)
     rng = np.random.default_rng(1)
-    for axis, title, points in ((axes[0], "exact", exact), (axes[1], "published, as printed", printed)):
-        for name in EXACT:
+    for axis, title, points in ((axes[0], "exact models", exact), (axes[1], "published models, as printed", printed)):
+        for colour, name in enumerate(EXACT):
             mine = [point for point in points if point.name == name]
             if not mine:
                 continue
             x = [10.0**-p.nines * float(np.exp(rng.uniform(-0.5, 0.5))) for p in mine]
             axis.errorbar(
-                x, [p.ratio for p in mine], [p.half for p in mine], fmt="o", markersize=3, linewidth=0.7, label=name
+                x,
+                [p.ratio for p in mine],
+                [p.half for p in mine],
+                fmt="o",
+                markersize=3,
+                linewidth=0.7,
+                label=name,
+                color=f"C{colour}",
             )
         axis.axhspan(0.99, 1.01, color="grey", alpha=0.3)
         axis.set_xscale("log")
@@ -247,7 +268,7 @@ def draw(path: Path, exact: list[Point], printed: list[Point]) -> None:
         )
         axis.minorticks_off()
         axis.set_xlabel("downtime allowed (1 - SLA)")
-        axis.set_title(f"{title} models", fontsize=10)
+        axis.set_title(title, fontsize=10)
         axis.grid(visible=True, alpha=0.3)
         axis.legend(fontsize=7)
     axes[0].set_ylabel("emulated downtime / allowed")

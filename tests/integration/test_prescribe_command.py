@@ -131,12 +131,14 @@ def test_what_if_is_ranked_beside_what_is(capsys):
     assert found["what_if"]["winner"] != "replay"
 
 
+@pytest.mark.slow
 def test_sensitivity_says_what_would_change_the_choice(capsys):
     _, out, _ = run(capsys, *GOOD, "--rr-max", "4", "--sensitivity", "--json")
     lines = json.loads(out)["sensitivity"]
     assert any(line.startswith("window above") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_plot_is_a_png(capsys, tmp_path):
     code, _, _ = run(capsys, *GOOD, "--models", "published", "--plot", str(tmp_path / "p.png"))
     assert code == 0

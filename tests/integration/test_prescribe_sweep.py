@@ -1,11 +1,16 @@
-"""`--sweep`: many scenarios on Spark, one row each."""
+"""What of the prescriber touches Spark: `--sweep`, and reading events for checkpoint sizes."""
 
 import csv
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.errors import ConfigError
 from holdfast.prescriber import Scenario
+from holdfast.prescriber.emulator.sizes import grouped_count_sizes, read_with_arrow, read_with_spark
 from holdfast.prescriber.recommend import front_runners
 from holdfast.prescriber.sweep import winner_row
 
@@ -54,3 +59,21 @@ def test_a_sweep_on_spark_gives_one_row_for_each_line_and_keeps_going_after_a_ba
     assert rows["t1"]["winner"] == ""
     assert float(rows["t2"]["rr"]) <= 3.0
     assert rows["t3"]["winner"] != "replay"
+
+
+@pytest.mark.spark
+def test_events_read_by_spark_are_those_read_by_arrow(tmp_path):
+    users = [f"u{i % 7}" for i in range(100)]
+    times = np.arange(100)[::-1] * 1_000_000
+    pq.write_table(pa.table({"user_id": users, "ts_us": times}), tmp_path / "events.parquet")
+    spark, arrow = read_with_spark(tmp_path / "events.parquet"), read_with_arrow(tmp_path / "events.parquet")
+    assert np.array_equal(spark.times, arrow.times)
+    assert np.array_equal(spark.users, arrow.users)
+    assert list(arrow.times) == sorted(arrow.times)
+    assert grouped_count_sizes(spark, 4, window_s=20.0, points=5).sizes.min() > 0
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+    (tmp_path / "x.parquet").write_text("no")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_with_arrow(tmp_path / "x.parquet")

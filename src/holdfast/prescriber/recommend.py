@@ -195,16 +195,31 @@ def front_runners(
     checkpoint_interval: float | None = None,
     rr_max: float | None = None,
 ) -> list[Recommendation]:
-    """The `count` cheapest strategies; whatever cannot be cheaper than those found is not solved for."""
+    """The `count` cheapest strategies, for when thousands of scenarios are ranked.
+
+    Whatever cannot be cheaper than those found is not solved for; the search uses the models' rough stand-ins, and
+    those in front are then settled with the models themselves, unless `quick`.
+    """
     check_choices(copies, checkpoint_interval, rr_max)
     params = scenario.params()
+
+    def solve(model: Model) -> Recommendation:
+        return assess(model, scenario, copies=copies, checkpoint_interval=checkpoint_interval, rr_max=rr_max)
+
+    def cost(option: Recommendation) -> float:
+        return known(option.cost)
+
     found: list[Recommendation] = []
-    candidates = [m for m in catalogue(models, rough=quick).values() if allow_missing or m.name != "replay_missing"]
+    candidates = [m for m in catalogue(models, rough=True).values() if allow_missing or m.name != "replay_missing"]
     bounds = {model.name: least_cost(model, params) for model in candidates}
     for model in sorted(candidates, key=lambda model: bounds[model.name]):
-        if len(found) >= count and bounds[model.name] >= known(found[-1].cost):
+        if len(found) >= count and bounds[model.name] >= cost(found[-1]):
             continue
-        option = assess(model, scenario, copies=copies, checkpoint_interval=checkpoint_interval, rr_max=rr_max)
+        option = solve(model)
         if option.feasible:
-            found = sorted([*found, option], key=lambda option: known(option.cost))[:count]
-    return found
+            found = sorted([*found, option], key=cost)[:count]
+    if quick:
+        return found
+    precise = catalogue(models)
+    settled = [solve(precise[f.name]) if precise[f.name].rough is not None else f for f in found]
+    return sorted((option for option in settled if option.feasible), key=cost)

@@ -34,7 +34,7 @@ from holdfast.prescriber.scenario import Params
 from .base import MULTI, Model, Plan, base_cost
 from .periodic import transfer_of
 
-POINTS, POINTS_ROUGH = 32768, 512
+POINTS, POINTS_ROUGH = 32768, 256
 POINTS_LEAST, WORK = 8192, 2_000_000  # fewer points when each takes long: at most so many steps in all
 QUIET = 512  # points for the stratum without failures of the checkpointer
 FAILURES = 24  # how many of the checkpointer's last failures are followed
@@ -166,7 +166,7 @@ def _downtime(params: Params, plan: Plan, points: int) -> float:
     ages = np.cumsum(np.concatenate([-np.log1p(-latest * within)[:, None], gaps], axis=1), axis=1)
     common = (cycles, interval, rate, fast, u, sizes)
     struck = _all_down(*common, phases, -ages[:, ::-1], plan.copies - 1)
-    calm = _all_down(*common, phases[:QUIET], np.empty((QUIET, 0)), plan.copies - 1)
+    calm = _all_down(*common, phases[:QUIET], np.empty((min(points, QUIET), 0)), plan.copies - 1)
     return within * struck + (1.0 - within) * calm
 
 
