@@ -29,23 +29,32 @@ DESCRIPTION = "The prescriber: figures 13-21 of shrink.txt, models against the e
 
 
 def ranking_claims() -> list[Claim]:
-    """Time of a full ranking, everything compiled and loaded, the slowest of several scenarios."""
+    """Time of a full ranking, everything compiled and loaded, the slowest of several scenarios.
+
+    CPU time of this one-threaded process: what a user waits for on a machine that is not busy with something else.
+    """
     base = Scenario(sla=0.9999, window=600, checkpoint_size=300e6, input_rate=2e6, mtbf=30 * 86400)
     prescribe(base)
     slowest = 0.0
     for sla, rr_max in ((0.99, None), (0.9999, None), (0.99999, 3.0), (0.999, 1.5), (0.9999999, 2.0)):
-        start = time.perf_counter()
+        start = time.process_time()
         prescribe(base.but(sla=sla), rr_max=rr_max)
-        slowest = max(slowest, time.perf_counter() - start)
+        slowest = max(slowest, time.process_time() - start)
     return [
-        claim("full ranking of all strategies, slowest of 5, seconds", "issue 5", "under 0.5 s", slowest, slowest < 0.5)
+        claim(
+            "full ranking of all strategies, slowest of 5, CPU seconds",
+            "issue 5",
+            "under 0.5 s",
+            slowest,
+            slowest < 0.5,
+        )
     ]
 
 
 def measure(quick: bool, out: Path | None = None) -> list[Claim]:
     """All claims; draws into `out` when given."""
     claims = [one for figure in FIGURES_IN_ORDER for one in figure(out)]
-    failures = 2_000_000 if quick else 40_000_000
+    failures = 2_000_000 if quick else 25_000_000
     exact = grid("exact", quick=quick, failures_max=failures, names=EXACT)
     printed = grid("published", quick=quick, failures_max=failures // 4, names=PRINTED)
     claims += exact_claims(exact) + printed_claims(printed)
