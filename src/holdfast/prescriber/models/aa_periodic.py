@@ -17,7 +17,7 @@ Method. Fix a moment. A copy whose last failure was at age A (exponential) is do
 that time does not let it be level by now; given the history of completions, copies are independent, so the share of
 time down is E[d^(N-1)] over that history, with d in closed form. The history depends only on the phase of the
 moment, the ages of the checkpointer's last few failures and the sizes, over which we integrate with a fixed
-low-discrepancy set: deterministic, no randomness, about 0.2% accurate.
+low-discrepancy set: deterministic, the same answer every time, right to about 0.5%.
 """
 
 from __future__ import annotations

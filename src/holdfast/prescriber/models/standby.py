@@ -153,7 +153,7 @@ _HYBRID = {
     "cost": hybrid_cost, "floor": hybrid_floor,
 }  # fmt: skip
 _COOPERATIVE = {
-    "name": "cooperative", "title": "Cooperative peers", **_BOTH, "copies": MULTI,
+    "name": "cooperative", "title": "Cooperative recovery", **_BOTH, "copies": MULTI,
     "cost": cooperative_cost, "floor": cooperative_floor,
 }  # fmt: skip
 
