@@ -1,7 +1,7 @@
 """Figure 13: what uptime the emulator sees when it runs what the models prescribe, over the grid of the paper's §6.2.
 
 F_T = 100, SLA 2 to 5 nines, N_F 2 to 5, W_T .01 to 100, S_T 1.4 to 611.3, checkpoint sizes varying by 20%. The exact
-models must be within 1% of the budget, or the budget within the emulation's own 99% interval, which is given for
+models must be within 1% of the budget, or the budget within the emulation's own 99.9% interval, which is given for
 every point. The published ones are emulated too, to see by how much they miss. Durability is left out here (a span of
 next to nothing), since it would overrule the uptime SLA that is to be tested; the emulated losses are compared with
 the chain's instead.
@@ -52,7 +52,7 @@ class Point:
 
     @property
     def half(self) -> float:
-        """Half-width of its 99% interval."""
+        """Half-width of its 99.9% interval."""
         return self.outcome.half_width / self.budget
 
 
@@ -100,17 +100,19 @@ def exact_claims(points: list[Point]) -> list[Claim]:
         good = [point for point in mine if point.outcome.agrees(point.budget)]
         within = [point for point in mine if abs(point.ratio - 1.0) <= 0.01]
         worst = max(mine, key=lambda point: abs(point.ratio - 1.0))
+        weights = np.array([1.0 / max(point.half, 1e-6) ** 2 for point in mine])
+        mean = float(np.sum(weights * np.array([point.ratio for point in mine])) / weights.sum())
         text = (
-            f"{len(good)} of {len(mine)} ({len(within)} within 1%); worst {worst.ratio:.4f} ± {worst.half:.4f} "
-            f"at {worst.nines} nines, N {worst.copies}, size {worst.size:g}"
+            f"mean {mean:.4f}; {len(good)} of {len(mine)} agree ({len(within)} within 1%), "
+            f"worst {worst.ratio:.4f} ± {worst.half:.4f} at {worst.nines} nines, N {worst.copies}, size {worst.size:g}"
         )
         claims.append(
             claim(
                 f"exact {name}: emulated downtime over budget",
                 "shrink fig. 13",
-                "all within 1% or the 99% interval",
+                "mean within 1%, all within 1% or their 99.9% interval",
                 text,
-                len(good) == len(mine),
+                len(good) == len(mine) and abs(mean - 1.0) <= 0.01,
             )
         )
     return claims
@@ -188,7 +190,7 @@ def real_size_claims(failures_max: int) -> list[Claim]:
                 claim(
                     f"real sizes, {groups} groups: {name} at 3 nines",
                     "shrink §6.2",
-                    "within 1% or the 99% interval",
+                    "within 1% or the 99.9% interval",
                     text,
                     outcome.agrees(params.down),
                 )
@@ -226,7 +228,7 @@ def write_points(path: Path, exact: list[Point], printed: list[Point]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as stream:
         rows = csv.writer(stream)
         rows.writerow(
-            ["models", "strategy", "nines", "copies", "size", "rr", "ratio", "half_width_99", "failures", "agrees"]
+            ["models", "strategy", "nines", "copies", "size", "rr", "ratio", "half_width_999", "failures", "agrees"]
         )
         for models, points in (("exact", exact), ("published", printed)):
             for p in points:
@@ -272,7 +274,7 @@ def draw(path: Path, exact: list[Point], printed: list[Point]) -> None:
         axis.grid(visible=True, alpha=0.3)
         axis.legend(fontsize=7)
     axes[0].set_ylabel("emulated downtime / allowed")
-    figure.suptitle("Figure 13: what the emulator sees (bars: 99% intervals; band: ±1%)", fontsize=11)
+    figure.suptitle("Figure 13: what the emulator sees (bars: 99.9% intervals; band: ±1%)", fontsize=11)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

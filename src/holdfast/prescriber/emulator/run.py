@@ -1,8 +1,8 @@
 """Run one strategy on the virtual clock until the answer is precise enough, and say how precise it is.
 
-Independent batches, each from its own seeded stream, give the mean downtime and a confidence interval by Student's t
-over the batches. Batches are added until the half-width is within the wanted share of the downtime or the allowance
-of failures is spent; which of the two happened can be read off the interval, and is never hidden.
+A pilot run finds out how many failures that takes (at most an allowance). The answer comes from a second run of that
+length alone: independent batches of equal size, each from its own seeded stream, mean and 99.9% interval by Student's t
+over the batches. Stopping a run when its interval looks narrow enough would favour runs whose interval is too narrow.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from holdfast.prescriber.scenario import Params
 from . import kernels
 from .failures import Lifetimes
 
-BATCHES = 24  # in the first round, and added in each further one
-LIVES_FIRST = 20_000  # failures in one batch of the first round
-Z_99 = 2.576
+BATCHES = 64
+T_999 = 3.449  # Student's t, 63 degrees of freedom, 99.9%, two-sided
+PILOT = 4_000  # failures in each batch of the first pilot
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an emulation saw. `half_width` is that of the 99% confidence interval of `down`."""
+    """What an emulation saw. `half_width` is that of the 99.9% confidence interval of `down`."""
 
     down: float
     half_width: float
@@ -88,25 +88,30 @@ def emulate(
     precision: float = 0.01,
     failures_max: int = 20_000_000,
 ) -> Outcome:
-    """Emulate `plan` until the 99% interval is within ± `precision` of the downtime, or `failures_max` is reached."""
+    """Emulate `plan` with enough failures for an interval of ± `precision`, a share of the downtime, or the allowance."""
     lifetimes = lifetimes or Lifetimes()
     run = _kernel(name, params, plan, sizes)
     streams = np.random.SeedSequence(seed)
-    rows: list[tuple[float, float, int]] = []
-    lives, failures = LIVES_FIRST, 0
-    while True:
+
+    def measured(lives: int) -> Outcome:
+        rows = []
         for stream in streams.spawn(BATCHES):
             rng = np.random.default_rng(stream)
             rows.append(run(lifetimes.draw(rng, lives), rng))
-            failures += lives
-        time = np.array([row[0] for row in rows])
-        down = np.array([row[1] for row in rows])
+        time, down = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
         share = float(down.sum() / time.sum())
-        # Ratio estimator: batches of different lengths weigh by their length.
-        spread = float(np.sum((down - share * time) ** 2))
-        error = math.sqrt(spread * len(rows) / (len(rows) - 1.0)) / float(time.sum())
-        half = (Z_99 + 5.0 / len(rows)) * error  # Student's t for this many batches, within 1%
-        if (share > 0.0 and half <= precision * share) or failures >= failures_max:
-            return Outcome(share, half, float(sum(row[2] for row in rows) / time.sum()), failures)
-        wanted = (half / (precision * share)) ** 2 * failures - failures if share > 0.0 else failures * 4
-        lives = int(min(2_000_000, max(LIVES_FIRST, min(wanted, failures_max - failures) / BATCHES + 1)))
+        spread = float(np.sum((down - share * time) ** 2))  # ratio estimator: batches weigh by their length
+        error = math.sqrt(spread * BATCHES / (BATCHES - 1.0)) / float(time.sum())
+        losses = float(sum(row[2] for row in rows) / time.sum())
+        return Outcome(share, T_999 * error, losses, lives * BATCHES)
+
+    most = max(PILOT, failures_max // BATCHES)
+    lives = min(PILOT, most)
+    pilot = measured(lives)
+    while pilot.down == 0.0 and lives < most:
+        lives = min(most, 8 * lives)
+        pilot = measured(lives)
+    if pilot.down == 0.0 or lives == most:
+        return pilot
+    wanted = lives * (pilot.half_width / (precision * pilot.down)) ** 2
+    return measured(int(min(most, max(lives, 1.1 * wanted))))

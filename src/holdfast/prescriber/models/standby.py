@@ -127,8 +127,11 @@ def cooperative_downtime_exact(params: Params, plan: Plan) -> float:
     # Some units reread the window while others redo r: the longer of the two keeps the query down.
     mixed = _longer_share(first, interval, window, u)
     struck_home = at_home * (ready * redo + all_gone * reread + max(0.0, 1.0 - ready - all_gone) * mixed)
-    struck_away = (1.0 - at_home) * peers * reread
-    return -math.expm1(-catching * struck_away) + math.exp(-catching * struck_away) * min(1.0, catching * struck_home)
+    lost = min(1.0, catching * reread)  # one unit's downtime per peer's failure while away
+    # Two units are down together if the second peer failed within the first one's outage and while still away.
+    both = max(1e-300, min(lost, 1.0 - at_home))
+    struck_away = (1.0 - at_home) * lost * (1.0 - (1.0 - both) ** peers) / both
+    return 1.0 - (1.0 - min(1.0, catching * struck_home)) * (1.0 - min(1.0, struck_away))
 
 
 def _survive(time: float, spread: float) -> float:
