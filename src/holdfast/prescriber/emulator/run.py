@@ -88,7 +88,7 @@ def emulate(
     precision: float = 0.01,
     failures_max: int = 20_000_000,
 ) -> Outcome:
-    """Emulate `plan` with enough failures for an interval of ± `precision`, a share of the downtime, or the allowance."""
+    """Emulate `plan` with enough failures for an interval of ± `precision` (a share of the downtime), if allowed."""
     lifetimes = lifetimes or Lifetimes()
     run = _kernel(name, params, plan, sizes)
     streams = np.random.SeedSequence(seed)
