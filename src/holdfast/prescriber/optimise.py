@@ -85,7 +85,7 @@ def _meets(model: Model, params: Params, copies: int, interval: float, rr_max: f
     return search(params, Plan(a_of(rr_max), copies, interval)) / params.down
 
 
-def _cheapest_interval(model: Model, params: Params, copies: int) -> float:
+def _cheapest_interval(model: Model, params: Params, copies: int, steps: int = 40) -> float:
     if model.cheapest_interval is not None:
         return model.cheapest_interval(params, copies)
     middle, reach = math.log(_typical_interval(params)), DECADES * math.log(10.0)
@@ -94,7 +94,7 @@ def _cheapest_interval(model: Model, params: Params, copies: int) -> float:
         choice = settle(model, params, copies, math.exp(log_interval))
         return math.inf if choice is None else choice.cost
 
-    return math.exp(minimise(cost, middle - reach, middle + reach))
+    return math.exp(minimise(cost, middle - reach, middle + reach, steps))
 
 
 def best_for_copies(
@@ -155,6 +155,8 @@ def best(
         candidates = range(copies, copies + 1)
     else:
         candidates = range(model.copies_min, min(model.copies_max, COPIES_MAX) + 1)
+        if rr_max is None and interval is None and model.multi and model.has_interval and not model.cheapest_interval:
+            return _best_of_many(model, params, candidates)
     found: Choice | None = None
     for n in candidates:
         if found is not None and _least_cost(model, params, n, interval) >= found.cost:
@@ -163,6 +165,15 @@ def best(
         if choice is not None and (found is None or choice.cost < found.cost):
             found = choice
     return found
+
+
+def _best_of_many(model: Model, params: Params, candidates: range) -> Choice | None:
+    """Compare all numbers of copies at a coarse optimum (2%, the valley is flat), then refine the best one."""
+    coarse = {n: settle(model, params, n, _cheapest_interval(model, params, n, steps=14)) for n in candidates}
+    costs = {n: choice.cost for n, choice in coarse.items() if choice is not None}
+    if not costs:
+        return None
+    return best_for_copies(model, params, min(costs, key=lambda n: costs[n]))
 
 
 def _least_cost(model: Model, params: Params, copies: int, interval: float | None) -> float:

@@ -197,8 +197,8 @@ def front_runners(
 ) -> list[Recommendation]:
     """The `count` cheapest strategies, for when thousands of scenarios are ranked.
 
-    Whatever cannot be cheaper than those found is not solved for; the search uses the models' rough stand-ins, and
-    those in front are then settled with the models themselves, unless `quick`.
+    Whatever cannot be cheaper than those found is not solved for; the search uses the models' rough stand-ins, and the
+    winner is then settled with its own model, unless `quick`.
     """
     check_choices(copies, checkpoint_interval, rr_max)
     params = scenario.params()
@@ -221,5 +221,9 @@ def front_runners(
     if quick:
         return found
     precise = catalogue(models)
-    settled = [solve(precise[f.name]) if precise[f.name].rough is not None else f for f in found]
-    return sorted((option for option in settled if option.feasible), key=cost)
+    while found and precise[found[0].name].rough is not None:
+        settled = solve(precise[found[0].name])
+        if settled.feasible:
+            return sorted([settled, *found[1:]], key=cost)
+        found = found[1:]
+    return found
