@@ -29,8 +29,8 @@ def a_of(rr: float) -> float:
 def largest_a(downtime: Callable[[float], float], budget: float) -> float | None:
     """The largest a (smallest RR_F) whose downtime stays within the budget; None when no RR_F is high enough.
 
-    Illinois false position on ln(downtime) over ln(a), kept inside a bracket with a bisection now and then, so some
-    150 evaluations are the most; a dozen are usual, because ln f is nearly straight in ln a.
+    Illinois false position on ln(downtime) over ln(a), kept inside a bracket, with bisections if that takes long: some
+    150 evaluations are the most, a dozen are usual, because ln f is nearly straight in ln a.
     """
 
     def gap(z: float) -> float:
@@ -54,10 +54,10 @@ def largest_a(downtime: Callable[[float], float], budget: float) -> float | None
         if hi - lo < 1e-12 or gap_lo == 0.0:
             break
         z = (lo * gap_hi - hi * gap_lo) / (gap_hi - gap_lo)
-        if step % 3 == 2 or not lo < z < hi:  # a cliff instead of a slope: bisection always gets there
+        if (step > 11 and step % 3 == 2) or not lo < z < hi:  # a cliff instead of a slope: bisection gets there
             z = 0.5 * (lo + hi)
         value = gap(z)
-        if abs(value) < 1e-11:
+        if abs(value) < 1e-10:
             return math.exp(z)
         if value <= 0.0:
             lo, gap_lo = z, value

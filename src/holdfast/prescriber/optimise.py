@@ -85,7 +85,7 @@ def _meets(model: Model, params: Params, copies: int, interval: float, rr_max: f
     return search(params, Plan(a_of(rr_max), copies, interval)) / params.down
 
 
-def _cheapest_interval(model: Model, params: Params, copies: int, steps: int = 40) -> float:
+def _cheapest_interval(model: Model, params: Params, copies: int, steps: int = 22) -> float:
     if model.cheapest_interval is not None:
         return model.cheapest_interval(params, copies)
     middle, reach = math.log(_typical_interval(params)), DECADES * math.log(10.0)
