@@ -129,8 +129,8 @@ def cooperative_downtime_exact(params: Params, plan: Plan) -> float:
     struck_home = at_home * (ready * redo + all_gone * reread + max(0.0, 1.0 - ready - all_gone) * mixed)
     lost = min(1.0, catching * reread)  # one unit's downtime per peer's failure while away
     # Two units are down together if the second peer failed within the first one's outage and while still away.
-    both = max(1e-300, min(lost, 1.0 - at_home))
-    struck_away = (1.0 - at_home) * lost * (1.0 - (1.0 - both) ** peers) / both
+    both = min(1.0 - 1e-12, max(1e-300, min(lost, 1.0 - at_home)))
+    struck_away = (1.0 - at_home) * lost * -math.expm1(peers * math.log1p(-both)) / both
     return 1.0 - (1.0 - min(1.0, catching * struck_home)) * (1.0 - min(1.0, struck_away))
 
 
