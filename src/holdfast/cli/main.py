@@ -1,0 +1,46 @@
+"""`holdfast`: one program, one command per task, and one line for every mistake.
+
+A mistake of the user (a flag, a value, a file) ends with exit code 2 and a single line on stderr. Everything else that
+goes wrong keeps its traceback: it is a bug of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from holdfast.errors import ConfigError, HoldfastError
+
+from .prescribe import prescribe_command
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command("prescribe")(prescribe_command)
+
+
+@app.callback()
+def _holdfast() -> None:
+    """High availability for Spark streaming pipelines."""
+
+
+def one_line(error: HoldfastError) -> str:
+    """What, detail and hint in one line."""
+    parts = [error.what, error.detail, error.hint]
+    return "error: " + " · ".join(" ".join(part.split()) for part in parts if part)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program and leave with its exit code."""
+    try:
+        code = app(args=arguments, prog_name="holdfast", standalone_mode=False)
+    except ConfigError as error:
+        print(one_line(error), file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        # The parser's own complaints (unknown flag, missing value) come as exceptions with an exit code.
+        code, message = getattr(error, "exit_code", None), getattr(error, "format_message", None)
+        if code is None or message is None:
+            raise
+        print("error: " + " ".join(message().split()), file=sys.stderr)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,124 @@
+"""Checkpoint sizes over time, from really running a grouped count over a real stream of events (paper §6.2).
+
+The query is the paper's: count by (user mod k) over a trailing window, k setting how much state there is. At each
+checkpoint its live groups are written out as an Arrow stream, and the bytes are counted. `SizeSource` is the whole
+interface: anything that gives the sizes and the input rate will do, the state engine's own checkpoints included.
+Only `read_with_spark` knows Spark, and only when called.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import ConfigError
+
+ROW_BYTES = 8  # a timestamp, beside the user's name
+
+
+@dataclass(frozen=True)
+class CheckpointSizes:
+    """Sizes of consecutive checkpoints in bytes, and the input rate in bytes per second that they belong to."""
+
+    sizes: np.ndarray
+    input_rate: float
+
+    @property
+    def transfer_s(self) -> float:
+        """Mean S_T."""
+        return float(self.sizes.mean() / self.input_rate)
+
+    @property
+    def spread(self) -> float:
+        """Half-width of the uniform distribution with the same σ, as a share of the mean."""
+        return min(0.99, float(np.sqrt(3.0) * self.sizes.std() / self.sizes.mean()))
+
+    def as_transfers(self, mean: float) -> np.ndarray:
+        """The sizes as times with the given mean: what the emulator takes."""
+        return self.sizes * (mean / float(self.sizes.mean()))
+
+
+#: groups -> sizes over time. The grouped count below is one; the state engine's checkpoints can be another.
+SizeSource = Callable[[int], CheckpointSizes]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Users as numbers, times in seconds (sorted), and the bytes of all rows together."""
+
+    users: np.ndarray
+    times: np.ndarray
+    row_bytes: float
+
+
+def _events(users: list[str], times_us: np.ndarray, what: str) -> Events:
+    if len(users) < 2:
+        raise ConfigError(f"{what} holds fewer than two events")
+    order = np.argsort(times_us, kind="stable")
+    codes = np.array([zlib.crc32(str(user).encode()) for user in users], dtype=np.int64)[order]
+    row_bytes = float(np.mean([len(str(user).encode()) for user in users])) + ROW_BYTES
+    return Events(codes, times_us[order] / 1e6, row_bytes)
+
+
+def read_with_arrow(path: str | Path, user: str = "user_id", time: str = "ts_us") -> Events:
+    """Any Parquet file with a user and a time in microseconds."""
+    try:
+        table = pq.read_table(path, columns=[user, time])
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    return _events(table[user].to_pylist(), table[time].to_numpy().astype(np.float64), str(path))
+
+
+def read_with_spark(path: str | Path, user: str = "user_id", time: str = "ts_us", master: str = "local[1]") -> Events:
+    """The same through Spark, which reads whatever Spark reads as Parquet."""
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master(master).appName("holdfast-sizes").config("spark.ui.enabled", "false").getOrCreate()
+    )
+    try:
+        rows = spark.read.parquet(str(path)).select(user, time).toArrow()
+    finally:
+        spark.stop()
+    return _events(rows[user].to_pylist(), rows[time].to_numpy().astype(np.float64), str(path))
+
+
+def grouped_count_sizes(events: Events, groups: int, *, window_s: float = 3600.0, points: int = 192) -> CheckpointSizes:
+    """Run count by (user mod groups) over a trailing window and write a checkpoint at each of `points` moments."""
+    if groups < 1:
+        raise ConfigError(f"groups must be at least 1, not {groups}")
+    keys = events.users % groups
+    first, last = float(events.times[0]), float(events.times[-1])
+    moments = np.linspace(first + min(window_s, 0.5 * (last - first)), last, points)
+    starts = np.searchsorted(events.times, moments - window_s, side="right")
+    ends = np.searchsorted(events.times, moments, side="right")
+    counts: dict[int, int] = {}
+    sizes, low, high = [], int(starts[0]), int(starts[0])
+    for start, end in zip(starts, ends, strict=True):
+        for key in keys[high:end].tolist():
+            counts[key] = counts.get(key, 0) + 1
+        for key in keys[low:start].tolist():
+            counts[key] -= 1
+            if counts[key] == 0:
+                del counts[key]
+        low, high = int(start), int(end)
+        sizes.append(_written(counts))
+    rate = len(keys) * events.row_bytes / max(last - first, 1e-9)
+    return CheckpointSizes(np.array(sizes, dtype=np.float64), rate)
+
+
+def _written(counts: dict[int, int]) -> int:
+    """Bytes of one checkpoint: the groups and their counts as an Arrow stream."""
+    keys = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
+    values = np.fromiter(counts.values(), dtype=np.int64, count=len(counts))
+    batch = pa.record_batch({"key": keys, "count": values})
+    sink = pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.size()
