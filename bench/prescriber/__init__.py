@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from bench.harness import ROOT, Report
 from bench.prescriber.figures import FIGURES_IN_ORDER, Claim, claim
 from bench.prescriber.validation import (
     EXACT,
@@ -63,3 +64,15 @@ def measure(quick: bool, out: Path | None = None) -> list[Claim]:
         draw(out / "figure-13.png", exact, printed)
         write_points(out / "figure-13.csv", exact, printed)
     return claims + ranking_claims()
+
+
+def run(quick: bool) -> Report:
+    """The claims for the harness; the pictures go to a folder of their own, there are nine."""
+    out = Path("out/bench/prescriber") if quick else ROOT / "prescriber" / "results"
+    out.mkdir(parents=True, exist_ok=True)
+    report = Report("prescriber", DESCRIPTION, notes=[f"figures are in {out}"])
+    for one in measure(quick, out):
+        measured = one["measured"]
+        text = f"{measured:.4g}" if isinstance(measured, float) else str(measured)
+        report.claim(str(one["claim"]), str(one["source"]), str(one["goal"]), text, bool(one["holds"]))
+    return report
