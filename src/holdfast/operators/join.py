@@ -437,7 +437,11 @@ class Join(StatefulOperator):
         out: list[pa.RecordBatch] = []
         if combined > self.watermark:
             self.pool.reclaim()
-            gone = [self._rows_below(s, b) for s, b in zip(self.sides, self._bounds(combined), strict=True)]
+            # only when the bound rises: an image is told the bound and nothing else, and new rows may lie below it
+            gone = [
+                self._rows_below(s, b if b > s.dropped_below else NEVER)
+                for s, b in zip(self.sides, self._bounds(combined), strict=True)
+            ]
             # before anything goes: a left row that is reported must be dropped, and both sides at once
             self.pool.ensure_room(sum(s.map.clones_to_drop() for s, r in zip(self.sides, gone, strict=True) if len(r)))
             for side, bound, rids in zip(self.sides, self._bounds(combined), gone, strict=True):
