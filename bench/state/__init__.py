@@ -6,12 +6,14 @@ from typing import Any
 
 from bench.harness import Report
 from bench.state import captures, latency, memory, prepare, recovery, upserts
+from holdfast.operators import warm_up
 
 DESCRIPTION = "the state engine: pages, snapshots, recovery, upserts, captures, memory"
 
 
 def run(quick: bool) -> Report:
     report = Report("state", DESCRIPTION)
+    warm_up()
     for part in (upserts, memory, prepare, recovery, captures, latency):
         print(f"  {part.__name__.removeprefix('bench.')} ...", flush=True)
         report.add(part.run(quick))

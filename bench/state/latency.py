@@ -162,7 +162,7 @@ def run(quick: bool) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         for count in (1, 4) if quick else (1, 4, 64):
             keys = int(megabytes * 1e6 / 68) // count
-            partitions = [_partition(keys, megabytes / count, 8192) for _ in range(count)]
+            partitions = [_partition(keys, megabytes / count, 65536) for _ in range(count)]
             for method in METHODS:
                 best = min(
                     (_run(method, partitions, seconds, Path(folder)) for _ in range(1 if quick else 2)),
