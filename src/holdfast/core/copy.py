@@ -1,0 +1,143 @@
+"""One copy of a unit: operator state, input positions, output queues. Stepped if it is primary, pasted into if not.
+
+Primary and image are one class, so promotion moves nothing: the image starts to step where it stands, over the input
+that was retained. The order of input is fixed: the next block comes from the edge whose consumed watermark is
+lowest, ties by edge id. If that edge has none, the copy waits, however much the others hold; so what it emits, and
+at which positions, is a function of its input edges alone.
+
+A copy never talks to anyone: `core/host.py` feeds it and sends what it made.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdfast.core.operator import Operator
+from holdfast.errors import check
+from holdfast.logs.inbox import Inbox
+from holdfast.logs.output_queue import OutputQueue
+from holdfast.model.block import WATERMARK_MIN, Block
+from holdfast.model.config import Config
+from holdfast.model.ids import Asset, Edge
+from holdfast.model.messages import Capture
+from holdfast.model.topology import Topology, UnitSpec
+
+
+class Input:
+    """One input edge: what was consumed, and what waits. Blocks of a stage wait in its inbox."""
+
+    __slots__ = ("edge", "inbox", "position", "queue", "watermark")
+
+    def __init__(self, edge: Edge, inbox: Inbox | None) -> None:
+        self.edge = edge
+        self.inbox = inbox
+        self.queue: deque[Block] = inbox.sealed if inbox else deque()
+        #: Position of the next element to consume. Never goes back while the copy lives.
+        self.position = 0
+        self.watermark = WATERMARK_MIN
+
+    @property
+    def received(self) -> int:
+        """Position after the last block that waits here."""
+        return self.queue[-1].end if self.queue else self.position
+
+
+class Copy:
+    __slots__ = ("based", "consumed_since", "inboxes", "inputs", "op", "outputs", "pasted", "spec", "watermark")
+
+    def __init__(self, spec: UnitSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
+        self.spec = spec
+        self.op = op
+        #: False for a joining copy that waits for its first whole capture.
+        self.based = based
+        self.inboxes: dict[Edge, Inbox] = {e: Inbox(e, based) for e in spec.inputs if topology.is_stage_edge(e)}
+        self.inputs = [Input(edge, self.inboxes.get(edge)) for edge in sorted(spec.inputs)]
+        self.outputs = [
+            OutputQueue(e, topology.consumers[e], config.queue_memory_max, config.queue_spill_max)
+            for e in spec.outputs
+        ]
+        #: The unit's own watermark: the lowest of its inputs.
+        self.watermark = WATERMARK_MIN
+        #: (epoch, round) of the last capture in this image.
+        self.pasted = (0, 0)
+        #: Elements consumed since the last capture was taken.
+        self.consumed_since = 0
+
+    @property
+    def id(self) -> Asset:
+        return self.spec.id
+
+    def positions(self) -> dict[Edge, int]:
+        return {i.edge: i.position for i in self.inputs}
+
+    def input(self, edge: Edge) -> Input:
+        return next(i for i in self.inputs if i.edge == edge)
+
+    def retained(self) -> int:
+        """Elements of stage input held back, the most of any edge."""
+        return max((inbox.retained for inbox in self.inboxes.values()), default=0)
+
+    def next_input(self) -> Input:
+        """The one edge from which the next block must come."""
+        return min(self.inputs, key=lambda i: i.watermark)  # inputs are sorted by edge: `min` takes the first of equals
+
+    def step(self) -> list[tuple[OutputQueue, Block]] | None:
+        """Consume one block; what it produced, or None if the right block is not there or there is no room."""
+        source = self.next_input()
+        if not source.queue:
+            return None
+        for queue in self.outputs:
+            if not queue.has_room():
+                return None
+        block = source.queue.popleft()
+        check(
+            block.start == source.position,
+            "a unit's input has a hole",
+            f"{self.id} {source.edge}: {block.start} != {source.position}",
+        )
+        source.position = block.end
+        source.watermark = block.watermark
+        self.consumed_since += block.end - block.start
+        lowest = min(i.watermark for i in self.inputs)
+        rows = self.op.step(source.edge, block.rows, lowest)
+        if lowest == self.watermark:
+            return []  # windows close only when the watermark moves, so there are no rows either
+        self.watermark = lowest
+        return [(queue, queue.append(made, lowest)) for queue, made in zip(self.outputs, rows, strict=True)]
+
+    def fits(self, capture: Capture) -> bool:
+        """An image accepts only what starts where it stands."""
+        return capture.whole or (self.based and all(capture.start[i.edge] == i.position for i in self.inputs))
+
+    def paste(self, capture: Capture) -> list[tuple[Edge, Block]]:
+        """Bring this image to where the capture was taken; returns blocks that a whole capture let it seal."""
+        self.op.paste(capture.state, capture.whole)
+        sealed: list[tuple[Edge, Block]] = []
+        for i in self.inputs:
+            i.position = capture.to[i.edge]
+            i.watermark = capture.watermarks[i.edge]
+            if i.inbox is None:
+                continue
+            if capture.whole:
+                sealed.extend((i.edge, block) for block in i.inbox.rebase(capture.handed[i.edge]))
+                i.queue = i.inbox.sealed
+            i.inbox.drop(i.position)
+        for queue in self.outputs:
+            queue.paste(capture.outputs[queue.edge], capture.whole)
+        self.watermark = min(i.watermark for i in self.inputs)
+        self.based = True
+        self.pasted = (capture.epoch, capture.round)
+        return sealed
+
+    def promote(self, leases_until_ns: int) -> None:
+        """Start to run: from the image, over the retained input. Readers on a lease get a new one."""
+        self.op.restore()
+        self.consumed_since = 0
+        for queue in self.outputs:
+            queue.renew_leases(leases_until_ns)
+
+    def demote(self) -> None:
+        """Become an image again: what was received from other units will come again by captures."""
+        for i in self.inputs:
+            if i.inbox is None:
+                i.queue.clear()

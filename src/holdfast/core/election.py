@@ -1,0 +1,256 @@
+"""The coordinator's election and the compare-and-set of the placement record: raft, with a log of one entry.
+
+Every record is the whole truth, so a node keeps only the newest one it accepted. The rules are raft's: a term has at
+most one coordinator, because a member votes once a term, on disk first; a candidate must have accepted a record at
+least as new as its voter's; a record is decided when a majority of *its* members have it in the term of the
+coordinator that proposed it; a new coordinator first decides a record of its own term. Members change by one at a
+time, so that the majorities of two consecutive records always share a node. Removing a dead member is what lets a
+cluster of four lose two, one after the other. With two members nothing can be decided without both: there is no
+automatic fail-over then, and `has_quorum_without` says so.
+
+This machine decides who may change the record, never what to change: that is `core/placement.py`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from holdfast.core.ready import Ready
+from holdfast.model.config import Config
+from holdfast.model.ids import Name, name_of
+from holdfast.model.messages import Append, Appended, Beat, Pull, RequestVote, Vote
+from holdfast.model.record import NO_RECORD, Record
+
+
+class Standing(Enum):
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    COORDINATOR = "coordinator"
+
+
+class Trigger(Enum):
+    SILENCE = "no coordinator heard for the time-out, or it is suspected"
+    MAJORITY = "votes of a majority"
+    NEWER_TERM = "a message of a newer term"
+    COORDINATOR_HEARD = "a coordinator of this term shows itself"
+
+
+#: Every change of standing there is; the docs draw it.
+TRANSITIONS: dict[tuple[Standing, Trigger], Standing] = {
+    (Standing.FOLLOWER, Trigger.SILENCE): Standing.CANDIDATE,
+    (Standing.FOLLOWER, Trigger.NEWER_TERM): Standing.FOLLOWER,
+    (Standing.FOLLOWER, Trigger.COORDINATOR_HEARD): Standing.FOLLOWER,
+    (Standing.CANDIDATE, Trigger.SILENCE): Standing.CANDIDATE,
+    (Standing.CANDIDATE, Trigger.MAJORITY): Standing.COORDINATOR,
+    (Standing.CANDIDATE, Trigger.NEWER_TERM): Standing.FOLLOWER,
+    (Standing.CANDIDATE, Trigger.COORDINATOR_HEARD): Standing.FOLLOWER,
+    (Standing.COORDINATOR, Trigger.NEWER_TERM): Standing.FOLLOWER,
+}
+
+
+class Election:
+    __slots__ = (
+        "accepted", "appended", "commit", "config", "coordinator", "decided", "heard_ns", "name", "patience_ns",
+        "sent_ns", "standing", "term", "voted_for", "votes",
+    )  # fmt: skip
+
+    def __init__(self, name: Name, config: Config, term: int, voted_for: Name | None, accepted: Record) -> None:
+        self.name = name
+        self.config = config
+        #: Newest term seen, and whom this node voted for in it. On disk before any answer; never goes back.
+        self.term = term
+        self.voted_for = voted_for
+        #: Newest record accepted, decided or not. On disk before any answer.
+        self.accepted = accepted
+        #: Version up to which records are known to be decided, and the newest such record.
+        self.commit = 0
+        self.decided: Record = NO_RECORD
+        self.standing = Standing.FOLLOWER
+        self.coordinator: Name | None = None
+        self.votes: dict[Name, None] = {}
+        self.appended: dict[Name, None] = {}
+        self.heard_ns = 0
+        self.sent_ns = 0
+        self.patience_ns = config.election_ns
+
+    # --- standing
+
+    def _turn(self, trigger: Trigger) -> None:
+        self.standing = TRANSITIONS[(self.standing, trigger)]
+
+    def _keep(self, ready: Ready) -> None:
+        ready.persist.append(("vote", (self.term, self.voted_for)))
+
+    def _saw_term(self, term: int, ready: Ready) -> None:
+        if term > self.term:
+            self.term = term
+            self.voted_for = None
+            self.coordinator = None
+            self._keep(ready)
+            self._turn(Trigger.NEWER_TERM)
+
+    def is_member(self) -> bool:
+        return self.name in self.accepted.members
+
+    def may_propose(self) -> bool:
+        """Coordinator, with nothing of its own undecided: membership may change by one more."""
+        return self.standing is Standing.COORDINATOR and self.commit == self.accepted.version
+
+    def hears(self, now_ns: int) -> bool:
+        """A coordinator has shown itself lately."""
+        return now_ns - self.heard_ns < self.config.misses_max * self.config.heartbeat_ns
+
+    def has_quorum_without(self, gone: frozenset[Name]) -> bool:
+        left = sum(1 for name in self.accepted.members if name not in gone)
+        return left >= self.accepted.majority
+
+    def on_tick(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
+        if self.standing is Standing.COORDINATOR:
+            hurry = self.commit < self.accepted.version
+            if now_ns - self.sent_ns >= (self.config.retry_ns if hurry else self.config.beat_ns):
+                self._beat(now_ns, ready)
+        elif self.is_member() and now_ns - self.heard_ns >= self.patience_ns:
+            self.campaign(now_ns, jitter_ns, ready)
+
+    def hasten(self, now_ns: int, rank: int) -> None:
+        """The coordinator is suspected: do not wait out the whole time-out, and do not all start at once."""
+        wait_ns = rank * self.config.heartbeat_ns
+        self.patience_ns = min(self.patience_ns, now_ns - self.heard_ns + wait_ns)
+
+    def campaign(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
+        self._turn(Trigger.SILENCE)
+        self.term += 1
+        self.voted_for = self.name
+        self.coordinator = None
+        self._keep(ready)
+        self.votes = {self.name: None}
+        self.heard_ns = now_ns
+        self.patience_ns = self.config.election_ns // 2 + jitter_ns
+        ready.notes.append(("campaign", self.name, self.term))
+        for peer in self._peers():
+            ready.send.append((peer, RequestVote(term=self.term, record_rank=self.accepted.rank)))
+        self._count_votes(now_ns, ready)
+
+    def _peers(self) -> list[Name]:
+        return [name for name in self.accepted.members if name != self.name]
+
+    def on_request_vote(self, source: Name, message: RequestVote, now_ns: int, ready: Ready) -> None:
+        granted = False
+        if tuple(message.record_rank) >= self.accepted.rank:  # never adopt the term of one who could not be elected
+            self._saw_term(message.term, ready)
+            granted = message.term == self.term and self.voted_for in (None, source)
+        if granted:
+            self.voted_for = source
+            self.heard_ns = now_ns
+            self._keep(ready)
+        ready.send.append((source, Vote(term=self.term, granted=granted)))
+
+    def on_vote(self, source: Name, message: Vote, now_ns: int, ready: Ready) -> None:
+        self._saw_term(message.term, ready)
+        if self.standing is Standing.CANDIDATE and message.granted and message.term == self.term:
+            self.votes[source] = None
+            self._count_votes(now_ns, ready)
+
+    def _count_votes(self, now_ns: int, ready: Ready) -> None:
+        if sum(1 for name in self.votes if name in self.accepted.members) < self.accepted.majority:
+            return
+        self._turn(Trigger.MAJORITY)
+        self.coordinator = self.name
+        ready.notes.append(("elected", self.name, self.term))
+        mine = self.accepted
+        self.propose(mine.members, mine.places, mine.draining, now_ns, ready)
+
+    # --- the record
+
+    def propose(self, members: dict, places: dict, draining: tuple, now_ns: int, ready: Ready) -> None:
+        """Compare-and-set: the next version after the one this coordinator has accepted."""
+        before = self.accepted
+        record = Record(
+            version=before.version + 1, term=self.term, members=members, places=places, draining=draining
+        )
+        self.accepted = record
+        ready.persist.append(("record", record))
+        self.appended = {self.name: None}
+        self.sent_ns = now_ns
+        message = Append(term=self.term, record=record, commit=self.commit)
+        for peer in sorted({*before.members, *record.members}):
+            if peer != self.name:
+                ready.send.append((peer, message))
+        self._count_appended(ready)
+
+    def _count_appended(self, ready: Ready) -> None:
+        have = sum(1 for name in self.appended if name in self.accepted.members)
+        if self.commit < self.accepted.version and have >= self.accepted.majority:
+            self._decide(self.accepted, ready)
+            beat = Beat(term=self.term, version=self.commit, commit=self.commit)
+            ready.send.extend((peer, beat) for peer in self._peers())
+
+    def _decide(self, record: Record, ready: Ready) -> None:
+        self.commit = record.version
+        self.decided = record
+        ready.notes.append(("decided", self.name, record.version, record.term))
+
+    def _beat(self, now_ns: int, ready: Ready) -> None:
+        self.sent_ns = now_ns
+        beat = Beat(term=self.term, version=self.accepted.version, commit=self.commit)
+        ready.send.extend((peer, beat) for peer in self._peers())
+
+    def _heard(self, source: Name, term: int, now_ns: int, ready: Ready) -> bool:
+        """A coordinator shows itself; false if its term is over."""
+        if term < self.term:
+            ready.send.append((source, Vote(term=self.term, granted=False)))  # tells it that its term is over
+            return False
+        self._saw_term(term, ready)
+        if self.standing is not Standing.COORDINATOR:
+            self._turn(Trigger.COORDINATOR_HEARD)
+        self.coordinator = source
+        self.heard_ns = now_ns
+        self.patience_ns = self.config.election_ns
+        return True
+
+    def on_append(self, source: Name, message: Append, now_ns: int, ready: Ready) -> None:
+        if not self._heard(source, message.term, now_ns, ready):
+            return
+        if message.record.rank > self.accepted.rank:
+            self.accepted = message.record
+            ready.persist.append(("record", message.record))
+        if message.record.rank == self.accepted.rank:
+            ready.send.append((source, Appended(term=self.term, version=message.record.version)))
+        self._learn(message.commit, ready)
+
+    def on_appended(self, source: Name, message: Appended, ready: Ready) -> None:
+        self._saw_term(message.term, ready)
+        mine = self.standing is Standing.COORDINATOR and message.term == self.term
+        if mine and message.version == self.accepted.version:
+            self.appended[source] = None
+            self._count_appended(ready)
+
+    def on_beat(self, source: Name, message: Beat, now_ns: int, ready: Ready) -> None:
+        if not self._heard(source, message.term, now_ns, ready):
+            return
+        if (message.term, message.version) != self.accepted.rank:
+            ready.send.append((source, Pull(version=self.accepted.version)))
+        elif message.commit < message.version:
+            ready.send.append((source, Appended(term=self.term, version=message.version)))
+        self._learn(message.commit, ready)
+
+    def _learn(self, commit: int, ready: Ready) -> None:
+        """What the coordinator of this term has decided, if it is what this node has accepted from it."""
+        if self.commit < commit == self.accepted.version and self.accepted.term == self.term:
+            self._decide(self.accepted, ready)
+
+    def on_pull(self, source: Name, ready: Ready) -> None:
+        """A member lacks the coordinator's record (a decided one is pushed by the node, to anyone)."""
+        if self.standing is Standing.COORDINATOR and source in self.accepted.members:
+            ready.send.append((source, Append(term=self.term, record=self.accepted, commit=self.commit)))
+
+    def on_push(self, record: Record, ready: Ready) -> bool:
+        """A decided record from anyone. True if it is news."""
+        if record.version <= self.commit:
+            return False
+        if record.rank > self.accepted.rank:
+            self.accepted = record
+            ready.persist.append(("record", record))
+        self._saw_term(record.term, ready)  # a campaign of a lower term could only propose what is older
+        self._decide(record, ready)
+        return True

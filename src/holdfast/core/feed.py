@@ -1,0 +1,90 @@
+"""Both ends of the stream along one edge: the consumer's `Feed` and the producer's `Tap`.
+
+A consumer subscribes from a position and the producer streams, so a reconnect needs no duplicate filter and a hole
+is noticed at once. One message does it all: where to stream from, what is safe, that the consumer still lives.
+Everything may be lost, doubled or reordered on the way; positions make it good again.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.ready import Ready
+from holdfast.logs.output_queue import OutputQueue
+from holdfast.model.block import Block
+from holdfast.model.ids import Address, Consumer, Edge
+from holdfast.model.messages import Data, Subscribe
+
+
+class Feed:
+    """A consumer's end. `next` is the position it wants; `ack` what it no longer needs, whatever happens."""
+
+    __slots__ = ("ack", "asked", "consumer", "credit_max", "edge", "epoch", "heard_ns", "next", "producer_epoch")
+
+    def __init__(self, edge: Edge, consumer: Consumer, epoch: int, at: int, credit_max: int) -> None:
+        self.edge = edge
+        self.consumer = consumer
+        self.epoch = epoch
+        self.next = at
+        self.ack = at
+        self.asked = at
+        self.credit_max = credit_max
+        #: Newest epoch of the producer that this consumer has heard of: older rows are refused. Never goes back.
+        self.producer_epoch = 0
+        self.heard_ns = 0
+
+    def subscribe(self, producer: Address | None, now_ns: int, ready: Ready) -> None:
+        self.heard_ns = now_ns
+        self.asked = self.next
+        if producer is not None:
+            ready.send.append(
+                (
+                    producer,
+                    Subscribe(edge=self.edge, consumer=self.consumer, epoch=self.epoch, at=self.next, ack=self.ack),
+                )
+            )
+
+    def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
+        """The blocks that continue what is here. A hole asks again; a fenced producer is refused."""
+        if message.epoch < self.producer_epoch:
+            ready.notes.append(("refused", self.consumer, self.edge, message.epoch, self.producer_epoch))
+            return []
+        self.producer_epoch = message.epoch
+        self.heard_ns = now_ns
+        taken = []
+        for block in message.blocks:
+            if block.start == self.next:
+                taken.append(block)
+                self.next = block.end
+            elif block.start > self.next:
+                self.subscribe(source, now_ns, ready)
+                break
+        for block in taken:
+            ready.notes.append(("accepted", self.consumer, self.edge, block.start, block.end, message.epoch, block))
+        if self.next - self.asked >= self.credit_max // 2:
+            self.subscribe(source, now_ns, ready)
+        return taken
+
+
+class Tap:
+    """A producer's end for one consumer: how far it has streamed, and how far it may."""
+
+    __slots__ = ("address", "cursor", "epoch", "limit")
+
+    def __init__(self) -> None:
+        self.address: Address = ""
+        self.epoch = 0
+        self.cursor = 0
+        self.limit = 0
+
+    def point(self, address: Address, message: Subscribe, credit_max: int) -> None:
+        self.address = address
+        self.epoch = message.epoch
+        self.cursor = message.at
+        self.limit = message.at + credit_max
+
+    def flush(self, queue: OutputQueue, epoch: int, ready: Ready) -> None:
+        if self.cursor >= queue.next or self.cursor >= self.limit or not self.address:
+            return
+        blocks = queue.read(self.cursor, self.limit - self.cursor)
+        if blocks:
+            self.cursor = blocks[-1].end
+            ready.send.append((self.address, Data(edge=queue.edge, epoch=epoch, blocks=blocks)))

@@ -1,0 +1,143 @@
+"""A node's side of the hand-over from stages: deliver, prepare, seal, for every copy this node holds.
+
+Whoever holds a copy takes part, the joining one too: a prepare names the version of each unit's place, and a holder
+that knows another version refuses. So when a joining seat becomes the backup it has every batch that any driver may
+have committed: either its primary had it prepared when the whole capture was taken, or the driver that came later
+knew the seat and asked it. An older stage epoch than the record's, or than one heard of, is refused.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.copy import Copy
+from holdfast.core.host import Host
+from holdfast.core.ready import Ready
+from holdfast.model.ids import Address, Asset, stage_edge
+from holdfast.model.messages import CommitRecord, Deliver, Delivered, Prepare, Prepared, Refused, Seal, Sealed
+
+
+class HandOver:
+    __slots__ = ("epochs", "host")
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        #: Newest epoch of each stage heard of. Never goes back.
+        self.epochs: dict[Asset, int] = {}
+
+    def _refuse(self, source: Address, message: Deliver | Prepare | Seal, reason: str, ready: Ready) -> None:
+        batch = message.commit.batch if isinstance(message, Seal) else message.batch
+        ready.notes.append(("turned-away", message.stage, message.epoch, batch, self.host.seat, reason))
+        ready.send.append(
+            (
+                source,
+                Refused(
+                    stage=message.stage,
+                    epoch=message.epoch,
+                    batch=batch,
+                    reason=reason,
+                    version=self.host.record.version,
+                ),
+            )
+        )
+
+    def _is_over(self, source: Address, message: Deliver | Prepare | Seal, ready: Ready) -> bool:
+        place = self.host.record.places[message.stage]
+        newest = max(self.epochs.get(message.stage, 0), place.epoch)
+        if message.epoch < newest:
+            self._refuse(source, message, "stage epoch is over", ready)
+            return True
+        self.epochs[message.stage] = message.epoch
+        return False
+
+    def on_deliver(self, source: Address, message: Deliver, ready: Ready) -> None:
+        if self._is_over(source, message, ready):
+            return
+        copies: list[tuple[Copy, str]] = []
+        for edge in message.parts:
+            copy = self.host.copies.get(edge.partition(">")[2])
+            if copy is None:
+                self._refuse(source, message, "not a holder", ready)
+                return
+            if copy.retained() >= self.host.config.retained_hard_max:
+                self._refuse(source, message, "full", ready)
+                return
+            copies.append((copy, edge))
+        for copy, edge in copies:
+            inbox = copy.inboxes[edge]
+            inbox.deliver(message.batch, message.epoch, message.task, message.attempt, message.parts[edge])
+        ready.notes.append(("delivered", message.stage, message.batch, message.task, message.attempt, self.host.seat))
+        ready.send.append(
+            (
+                source,
+                Delivered(
+                    stage=message.stage,
+                    epoch=message.epoch,
+                    batch=message.batch,
+                    task=message.task,
+                    attempt=message.attempt,
+                    seat=self.host.seat,
+                ),
+            )
+        )
+
+    def on_prepare(self, source: Address, message: Prepare, now_ns: int, ready: Ready) -> None:
+        if self._is_over(source, message, ready):
+            return
+        places = self.host.record.places
+        for unit, since in message.units.items():
+            if unit not in self.host.copies or places[unit].since != since:
+                self._refuse(source, message, "place changed", ready)
+                return
+        for unit in message.units:
+            copy = self.host.copies[unit]
+            if message.last is not None:
+                self._seal(copy, message.stage, message.last, now_ns, ready)
+            inbox = copy.inboxes[stage_edge(message.stage, unit)]
+            if not inbox.prepare(message.batch, message.epoch, message.attempt, message.accepted, message.watermark):
+                self._refuse(source, message, "rows are missing", ready)
+                return
+        ready.notes.append(("prepared", message.stage, message.batch, message.epoch, message.attempt, self.host.seat))
+        ready.send.append(
+            (
+                source,
+                Prepared(
+                    stage=message.stage,
+                    epoch=message.epoch,
+                    batch=message.batch,
+                    attempt=message.attempt,
+                    seat=self.host.seat,
+                    units=message.units,
+                ),
+            )
+        )
+
+    def on_seal(self, source: Address, message: Seal, now_ns: int, ready: Ready) -> None:
+        if self._is_over(source, message, ready):
+            return
+        places = self.host.record.places
+        done: dict[Asset, int] = {}
+        for unit, since in message.units.items():
+            if unit in self.host.copies and places[unit].since == since:
+                self._seal(self.host.copies[unit], message.stage, message.commit, now_ns, ready)
+                done[unit] = since
+        ready.send.append(
+            (
+                source,
+                Sealed(
+                    stage=message.stage,
+                    epoch=message.epoch,
+                    batch=message.commit.batch,
+                    seat=self.host.seat,
+                    units=done,
+                ),
+            )
+        )
+
+    def _seal(self, copy: Copy, stage: Asset, commit: CommitRecord, now_ns: int, ready: Ready) -> None:
+        edge = stage_edge(stage, copy.id)
+        block = copy.inboxes[edge].seal(commit)
+        if block is None:
+            return
+        ready.notes.append(("sealed", copy.id, edge, self.host.seat, block))
+        primary = self.host.primaries.get(copy.id)
+        if primary is not None:
+            primary.pump(now_ns, ready)

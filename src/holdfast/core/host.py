@@ -1,0 +1,171 @@
+"""The units of one node: copies in their roles, fed by the record, by other units and by captures.
+
+Fencing happens here, at the border: whatever carries an epoch or a place version is compared with the record before
+a copy sees it. The copies themselves know nothing of other nodes.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.checkpoint import method_of
+from holdfast.core.copy import Copy
+from holdfast.core.operator import OperatorFactory
+from holdfast.core.primary import Primary
+from holdfast.core.ready import Ready
+from holdfast.core.roles import TRANSITIONS, Action, State, role_of
+from holdfast.errors import InvariantError
+from holdfast.model.config import Config
+from holdfast.model.ids import Address, Asset, Seat
+from holdfast.model.messages import Capture, Data, Joined, Message, Pasted, Subscribe, Yielded
+from holdfast.model.record import NO_RECORD, Place, Record
+from holdfast.model.topology import Topology
+
+
+class Host:
+    __slots__ = (
+        "config", "copies", "factory", "first_version", "method", "primaries", "record", "seat", "states", "topology",
+    )  # fmt: skip
+
+    def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
+        self.seat = seat
+        self.topology = topology
+        self.config = config
+        self.factory = factory
+        self.method = method_of(config)
+        self.record: Record = NO_RECORD
+        #: Version of the record a pipeline starts with: only under it may a unit start empty.
+        self.first_version = 1
+        self.states: dict[Asset, State] = {}
+        #: Every copy on this node, whatever its role; and those that run.
+        self.copies: dict[Asset, Copy] = {}
+        self.primaries: dict[Asset, Primary] = {}
+
+    # --- the record
+
+    def on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
+        before = self.record
+        self.record = record
+        for unit in self.topology.unit:
+            place = record.places[unit]
+            if place is not before.places.get(unit):
+                self._on_place(unit, place, now_ns, ready)
+        for primary in self.primaries.values():
+            primary.on_record(record, now_ns, ready)
+
+    def _on_place(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        state = self.states.get(unit, State.ABSENT)
+        role = role_of(self.seat, place)
+        known = TRANSITIONS.get((state, role))
+        if known is None:
+            raise InvariantError(
+                "the placement gives a unit to a copy that cannot have it",
+                detail=f"{unit} on {self.seat}: {state.value} -> {role.value} by {place}",
+            )
+        self.states[unit], action = known
+        if action is not Action.NOTHING:
+            self._act(unit, place, action, now_ns, ready)
+
+    def _act(self, unit: Asset, place: Place, action: Action, now_ns: int, ready: Ready) -> None:
+        match action:
+            case Action.FOUND:
+                if place.since != self.first_version:
+                    raise InvariantError(
+                        "a unit would start empty in the middle of its stream", detail=f"{unit} on {self.seat}: {place}"
+                    )
+                self.copies[unit] = self._new_copy(unit, based=True)
+                if place.primary == self.seat:
+                    self._run(unit, place, now_ns, ready)
+            case Action.JOIN | Action.REJOIN:
+                self.primaries.pop(unit, None)
+                self.copies[unit] = self._new_copy(unit, based=False)
+                ready.notes.append(("joining", unit, self.seat, place.since))
+            case Action.KEEP:
+                if not self.copies[unit].based:
+                    raise InvariantError("a backup has no image", detail=f"{unit} on {self.seat}: {place}")
+            case Action.PROMOTE:
+                self.copies[unit].promote(now_ns + self.config.lease_ns)
+                self._run(unit, place, now_ns, ready)
+            case Action.RETARGET:
+                if place.epoch != self.primaries[unit].epoch:
+                    raise InvariantError("a primary missed an epoch of its own", detail=f"{unit}: {place}")
+                self.primaries[unit].on_place(place, now_ns, ready)
+            case Action.DEMOTE:
+                self.primaries.pop(unit)
+                self.copies[unit].demote()
+                ready.notes.append(("demoted", unit, self.seat, place.epoch))
+            case Action.DROP:
+                self.primaries.pop(unit, None)
+                self.copies.pop(unit, None)
+                ready.notes.append(("dropped", unit, self.seat, place.epoch))
+
+    def _new_copy(self, unit: Asset, *, based: bool) -> Copy:
+        spec = self.topology.unit[unit]
+        return Copy(spec, self.topology, self.factory(spec), self.config, based=based)
+
+    def _run(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        copy = self.copies[unit]
+        ready.notes.append(("promoted", unit, self.seat, place.epoch, tuple(copy.positions().values())))
+        primary = Primary(copy, place, self.topology, self.config, self.method, now_ns)
+        self.primaries[unit] = primary
+        primary.on_record(self.record, now_ns, ready)
+        primary.on_place(place, now_ns, ready)
+
+    # --- messages
+
+    def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
+        primary = self.primaries.get(self.topology.producer[message.edge])
+        if primary is None:
+            return  # the consumer turns to the right node when it has the record
+        consumer = self.record.places.get(message.consumer)
+        primary.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
+
+    def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
+        for unit in self.topology.consumers[message.edge]:
+            primary = self.primaries.get(unit)
+            if primary is not None:
+                primary.on_data(message, source, now_ns, ready)
+
+    def on_capture(self, source: Address, message: Capture, ready: Ready) -> None:
+        """An image takes a capture only from the primary, and only under the place, that the record names."""
+        place = self.record.places[message.unit]
+        copy = self.copies.get(message.unit)
+        if copy is None or message.since != place.since or place.primary != source or message.epoch != place.epoch:
+            ready.notes.append(("stale-capture", message.unit, self.seat, message.epoch, message.since))
+            return
+        if self.states[message.unit] not in (State.JOINING, State.BACKUP):
+            return
+        number = (message.epoch, message.round)
+        fits = copy.pasted == number
+        if number > copy.pasted:
+            fits = copy.fits(message)
+            if fits:
+                for edge, block in copy.paste(message):
+                    ready.notes.append(("sealed", message.unit, edge, self.seat, block))
+            ready.notes.append(("pasted" if fits else "misfit", message.unit, self.seat, *number, message.whole))
+        elif not fits:
+            return  # an old round that was overtaken
+        ready.send.append((source, Pasted(unit=message.unit, epoch=message.epoch, round=message.round, fits=fits)))
+
+    def on_pasted(self, source: Seat, message: Pasted, now_ns: int, ready: Ready) -> None:
+        primary = self.primaries.get(message.unit)
+        if primary is not None:
+            primary.on_pasted(source, message, now_ns, ready)
+
+    def on_disk(self, full: bool) -> None:
+        for copy in self.copies.values():
+            for queue in copy.outputs:
+                queue.disk_full = full
+
+    def on_tick(self, now_ns: int, ready: Ready) -> None:
+        for primary in self.primaries.values():
+            primary.on_tick(now_ns, ready)
+
+    def reports(self) -> list[Message]:
+        """What the coordinator must know, until it has acted on it."""
+        found: list[Message] = []
+        for unit, primary in self.primaries.items():
+            place = primary.place
+            if place.joining and place.joining in primary.rounds.made:
+                found.append(Joined(asset=unit, since=place.since, seat=place.joining))
+            elif place.moving and primary.has_yielded():
+                found.append(Yielded(asset=unit, since=place.since))
+        return found

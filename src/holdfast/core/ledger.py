@@ -1,0 +1,152 @@
+"""The ledger of one stage on one node: which driver may write, and the last commit. The truth about what counts.
+
+It lives on two nodes, and on their disks. The primary answers a driver only when every holder that the placement
+names has the page on disk, so whoever is promoted knows every commit that anybody was told of. Opening it raises the
+fence: an older driver is refused from then on by the only thing it could commit with. The whole content is one small
+page, so a copy is always whole, and pages are ordered (fence, last batch): an old one that arrives late is nothing.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.ready import Ready
+from holdfast.model.ids import LEDGER, Address, Asset, Name, Seat
+from holdfast.model.messages import (
+    LedgerCopied,
+    LedgerCopy,
+    LedgerOpen,
+    LedgerPage,
+    LedgerState,
+    LedgerWrite,
+    Refused,
+    Yielded,
+)
+from holdfast.model.record import Place
+
+EMPTY = LedgerPage("", 0, None)
+
+
+class Ledger:
+    __slots__ = ("asker", "copied", "id", "name", "page", "place", "stage")
+
+    def __init__(self, ledger: Asset, name: Name, page: LedgerPage) -> None:
+        self.id = ledger
+        self.stage = ledger.removesuffix(LEDGER)
+        self.name = name
+        self.page = page
+        self.place: Place | None = None
+        #: Rank of the page that each target has on disk, under the present place.
+        self.copied: dict[Name, tuple[int, int]] = {}
+        #: The driver that waits for an answer, and its epoch.
+        self.asker: tuple[Address, int] | None = None
+
+    @property
+    def is_primary(self) -> bool:
+        return self.place is not None and self.place.primary == self.name
+
+    def _keep(self, ready: Ready) -> None:
+        ready.persist.append((f"ledger/{self.id}", self.page))
+
+    def on_place(self, place: Place, ready: Ready) -> None:
+        """A new version of the place: whoever joins starts from nothing; the primary tells all targets anew."""
+        if place.joining == self.name:
+            self.page = EMPTY
+        self.place = place
+        self.copied = {}
+        if self.is_primary:
+            self.on_tick(ready)
+            self._answer(ready)
+        else:
+            self.asker = None
+
+    def on_tick(self, ready: Ready) -> None:
+        """Tell targets that have not confirmed the present page."""
+        if not self.is_primary or self.place is None:
+            return
+        for target in self.place.targets:
+            if self.copied.get(target) != self.page.rank:
+                ready.send.append((target, LedgerCopy(ledger=self.id, since=self.place.since, page=self.page)))
+
+    def in_step(self) -> bool:
+        place = self.place
+        return place is not None and all(self.copied.get(target) == self.page.rank for target in place.targets)
+
+    def _answer(self, ready: Ready) -> None:
+        if self.asker and self.in_step():
+            address, epoch = self.asker
+            self.asker = None
+            ready.notes.append(("ledgered", self.stage, epoch, self.page.rank))
+            ready.send.append((address, LedgerState(stage=self.stage, epoch=epoch, commit=self.page.commit)))
+
+    def _refuse(self, source: Address, epoch: int, batch: int, reason: str, ready: Ready) -> None:
+        version = self.place.since if self.place else 0
+        ready.send.append(
+            (source, Refused(stage=self.stage, epoch=epoch, batch=batch, reason=reason, version=version))
+        )
+
+    def on_open(self, source: Address, message: LedgerOpen, ready: Ready) -> None:
+        if not self._may_serve(source, message.epoch, -1, ready):
+            return
+        if self.page.query and self.page.query != message.query:
+            self._refuse(source, message.epoch, -1, f"foreign query {message.query!r}", ready)
+            return
+        self.page = LedgerPage(message.query, message.epoch, self.page.commit)
+        self._keep(ready)
+        self.asker = (source, message.epoch)
+        self.on_tick(ready)
+        self._answer(ready)
+
+    def _may_serve(self, source: Address, epoch: int, batch: int, ready: Ready) -> bool:
+        if not self.is_primary or (self.place and self.place.moving):
+            self._refuse(source, epoch, batch, "not the ledger", ready)
+            return False
+        if epoch < self.page.fence:
+            self._refuse(source, epoch, batch, "stage epoch is over", ready)
+            return False
+        return True
+
+    def on_write(self, source: Address, message: LedgerWrite, ready: Ready) -> None:
+        commit = message.commit
+        if not self._may_serve(source, message.epoch, commit.batch, ready):
+            return
+        last = self.page.commit.batch if self.page.commit else -1
+        if message.epoch > self.page.fence or commit.batch > last + 1:
+            self._refuse(source, message.epoch, commit.batch, "ledger was not opened", ready)
+            return
+        if commit.batch == last + 1:
+            self.page = LedgerPage(self.page.query, self.page.fence, commit)
+            self._keep(ready)
+        self.asker = (source, message.epoch)
+        self.on_tick(ready)
+        self._answer(ready)
+
+    def on_copy(self, source: Address, message: LedgerCopy, ready: Ready) -> None:
+        """From the primary: keep this page, unless the place it was sent under is not ours."""
+        place = self.place
+        if place is None or place.since != message.since or self.name not in place.targets:
+            return
+        if message.page.rank > self.page.rank or self.page == EMPTY:
+            self.page = message.page
+            self._keep(ready)
+        ready.send.append((source, LedgerCopied(ledger=self.id, since=message.since, rank=self.page.rank)))
+
+    def on_copied(self, name: Name, message: LedgerCopied, ready: Ready) -> None:
+        if self.place is None or message.since != self.place.since or not self.is_primary:
+            return
+        rank = (message.rank[0], message.rank[1])
+        if rank == self.page.rank and self.copied.get(name) != rank:
+            self.copied[name] = rank
+            self._answer(ready)
+
+    def report(self) -> Seat | None:
+        """The joining holder, once it has everything."""
+        place = self.place
+        if not self.is_primary or place is None or place.joining is None:
+            return None
+        return place.joining if self.copied.get(place.joining) == self.page.rank else None
+
+    def yielded(self) -> Yielded | None:
+        """Once this primary shall move and its backup has everything: nothing is in flight any more."""
+        place = self.place
+        if place is None or not self.is_primary or not place.moving or not self.in_step():
+            return None
+        return Yielded(asset=self.id, since=place.since)

@@ -1,0 +1,309 @@
+"""One node: membership, placement, units and ledgers behind a single `step(event, now_ns) -> Ready`.
+
+The node routes and nothing more: each message goes to the part that owns it. Only the coordinator's loop is here,
+since it joins two parts: what was reported (`placement.plan`) and who may change the record (`Election`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from holdfast.core.detector import Detector
+from holdfast.core.election import Election, Standing
+from holdfast.core.hand_over import HandOver
+from holdfast.core.host import Host
+from holdfast.core.ledger import EMPTY, Ledger
+from holdfast.core.operator import OperatorFactory
+from holdfast.core.placement import Reports, plan
+from holdfast.core.ready import ChildDied, DiskFull, Ready, Received, StartStage, StopStage, Tick
+from holdfast.model import messages as m
+from holdfast.model.config import Config
+from holdfast.model.ids import LEDGER, Address, Asset, Name, name_of, seat_of
+from holdfast.model.record import NO_RECORD, Record
+from holdfast.model.topology import Topology
+
+#: All a node listens to before it knows any record.
+_WITHOUT_RECORD = frozenset((m.Push, m.Append, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull))
+
+#: What a node finds on its disk: key -> value, as `Ready.persist` wrote it.
+Disk = dict[str, object]
+
+
+class Node:
+    def __init__(
+        self,
+        name: Name,
+        peers: tuple[Name, ...],
+        topology: Topology,
+        config: Config,
+        factory: OperatorFactory,
+        rng: Random,
+        disk: Disk,
+        first: Record,
+        now_ns: int,
+    ) -> None:
+        self.name = name
+        self.peers = peers
+        self.topology = topology
+        self.config = config
+        self.rng = rng
+        life = disk.get("life", 0)
+        self.life = (life if isinstance(life, int) else 0) + 1
+        self.seat = seat_of(name, self.life)
+        self.record: Record = NO_RECORD
+        self.reports = Reports()
+        self.detector = Detector(name, config)
+        self.host = Host(self.seat, topology, config, factory)
+        self.hand_over = HandOver(self.host)
+        self.ledgers = {ledger: Ledger(ledger, name, _page(disk, ledger)) for ledger in topology.ledgers}
+        #: Epoch of each stage whose driver runs here; and of those whose driver was found dead.
+        self.stages: dict[Asset, int] = {}
+        self.dead_children: dict[Asset, int] = {}
+        self.unprotected_since_ns = 0
+        #: When each report was last sent.
+        self.told: dict[m.Message, int] = {}
+        self.election = _election(name, config, disk, first)
+        self.election.heard_ns = now_ns
+        self.election.patience_ns = config.heartbeat_ns * sorted(peers).index(name)
+        self.first = first if self.life == 1 else None
+        self.handlers: dict[type, Callable[[Address, m.Message, int, Ready], None]] = _handlers(self)
+
+    # --- driving
+
+    def start(self, now_ns: int) -> Ready:
+        """The first step of a life: it is on disk before anybody hears of it."""
+        ready = Ready()
+        ready.persist.append(("life", self.life))
+        ready.notes.append(("started", self.seat))
+        if self.first is not None and self.name in self.first.members:
+            ready.persist.append(("record", self.first))
+            self.election.on_push(self.first, ready)
+        else:
+            self.election.heard_ns = now_ns
+            self.election.patience_ns = self.config.election_ns + self._jitter()
+        self._settle(now_ns, ready)
+        ready.wake_ns = now_ns + self.config.heartbeat_ns
+        return ready
+
+    def step(self, event: Received | Tick | DiskFull | ChildDied, now_ns: int) -> Ready:
+        ready = Ready()
+        if isinstance(event, Received):
+            message = event.message
+            if self.record.version or type(message) in _WITHOUT_RECORD:
+                self.handlers[type(message)](event.source, message, now_ns, ready)
+        elif isinstance(event, ChildDied):
+            self.dead_children[event.stage] = event.epoch
+        elif isinstance(event, DiskFull):
+            self.host.on_disk(event.full)
+            self.host.on_tick(now_ns, ready)
+        else:
+            self._on_tick(now_ns, ready)
+        self._settle(now_ns, ready)
+        return ready
+
+    def _jitter(self) -> int:
+        return self.rng.randrange(self.config.heartbeat_ns * 2)
+
+    def _on_tick(self, now_ns: int, ready: Ready) -> None:
+        detector = self.detector
+        suspect = detector.on_tick(now_ns)
+        if detector.monitor is not None:
+            ready.send.append((detector.monitor, m.Heartbeat(life=self.life, version=self.record.version)))
+        if suspect is not None:
+            ready.notes.append(("suspects", self.name, suspect.name, suspect.life))
+            ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
+            self._on_suspect(self.seat, suspect, now_ns, ready)
+        if self.record.members.get(self.name) != self.life:
+            hello = m.Hello(name=self.name, life=self.life)
+            ready.send.extend((peer, hello) for peer in self.peers if peer != self.name)
+            self._on_hello(self.seat, hello, now_ns, ready)
+        if self.election.standing is not Standing.COORDINATOR and self.election.hears(now_ns):
+            self.reports = Reports()  # the coordinator has them too; a later one must not act on old news
+        self.election.on_tick(now_ns, self._jitter(), ready)
+        self.host.on_tick(now_ns, ready)
+        for ledger in self.ledgers.values():
+            ledger.on_tick(ready)
+        ready.wake_ns = now_ns + self.config.heartbeat_ns
+
+    def _settle(self, now_ns: int, ready: Ready) -> None:
+        """After any event: act on a new record, report, and (as coordinator) plan the next one."""
+        for _ in range(8):  # a coordinator without peers may decide at once; a bound keeps every step finite
+            decided = self.election.decided
+            if decided.version > self.record.version:
+                self._on_record(decided, now_ns, ready)
+            self._report(now_ns, ready)
+            if not self.election.may_propose() or not self._propose(now_ns, ready):
+                return
+
+    def _propose(self, now_ns: int, ready: Ready) -> bool:
+        reports = self.reports
+        gone = frozenset(n for n, life in reports.suspects.items() if self.record.members.get(n) == life)
+        if gone and not self.election.has_quorum_without(gone):
+            note = ("no-quorum", self.name, *sorted(gone))
+            ready.notes.append(note)
+            reports.suspects = {}
+            return False
+        made = plan(self.election.accepted, reports, self.config.imbalance_max)
+        if made is None:
+            self.reports = Reports()
+            return False
+        ready.notes.append(("proposed", self.name, made.version, self.election.term))
+        self.election.propose(made.members, made.places, made.draining, now_ns, ready)
+        return self.election.commit == made.version
+
+    def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
+        before = self.record
+        self.record = record
+        self.told = {}
+        self.detector.on_record(record, now_ns)
+        self.host.on_record(record, now_ns, ready)
+        for ledger in self.topology.ledgers:
+            place = record.places[ledger]
+            if place is not before.places.get(ledger):
+                self.ledgers[ledger].on_place(place, ready)
+        for stage in self.topology.stage:
+            self._on_stage_place(stage, record, ready)
+        self._watch_protection(record, now_ns, ready)
+
+    def _on_stage_place(self, stage: Asset, record: Record, ready: Ready) -> None:
+        place = record.places[stage]
+        runs = self.stages.get(stage)
+        mine = place.epoch if place.primary == self.seat else None
+        if runs == mine:
+            return
+        if runs is not None:
+            del self.stages[stage]
+            ready.apply.append(StopStage(stage=stage, epoch=runs))
+        if mine is not None:
+            self.stages[stage] = mine
+            ready.apply.append(StartStage(stage=stage, epoch=mine))
+
+    def _watch_protection(self, record: Record, now_ns: int, ready: Ready) -> None:
+        """Report the period of instability: from the first unit without a backup until every one has one again."""
+        open_assets = [
+            asset
+            for asset, place in record.places.items()
+            if asset not in self.topology.stage and place.primary is not None and place.backup is None
+        ]
+        if self.election.standing is not Standing.COORDINATOR:
+            self.unprotected_since_ns = 0
+        elif open_assets and not self.unprotected_since_ns:
+            self.unprotected_since_ns = now_ns
+        elif not open_assets and self.unprotected_since_ns:
+            ready.notes.append(("stable-again", self.name, record.version, now_ns - self.unprotected_since_ns))
+            self.unprotected_since_ns = 0
+
+    def _report(self, now_ns: int, ready: Ready) -> None:
+        """Tell the coordinator what units and ledgers of this node have to say (again every tick, until it acts)."""
+        coordinator = self.election.coordinator
+        found = self.host.reports()
+        for ledger in self.ledgers.values():
+            seat = ledger.report()
+            if seat is not None and ledger.place is not None:
+                found.append(m.Joined(asset=ledger.id, since=ledger.place.since, seat=seat))
+            yielded = ledger.yielded()
+            if yielded is not None:
+                found.append(yielded)
+        found.extend(m.StageDown(stage=s, epoch=e) for s, e in self.dead_children.items() if self.stages.get(s) == e)
+        for message in found:
+            if coordinator == self.name:
+                self._on_report(self.seat, message, now_ns, ready)
+            elif coordinator is not None and self._is_due(message, now_ns):
+                ready.send.append((coordinator, message))
+
+    def _is_due(self, message: m.Message, now_ns: int) -> bool:
+        """Not told, or told a while ago without effect."""
+        if now_ns - self.told.get(message, -self.config.retry_ns) < self.config.retry_ns:
+            return False
+        self.told[message] = now_ns
+        return True
+
+    # --- messages that are not simply passed on
+
+    def _on_heartbeat(self, source: Address, message: m.Heartbeat, now_ns: int, ready: Ready) -> None:
+        name = name_of(source)
+        self.detector.on_heartbeat(name, now_ns)
+        if message.version < self.record.version:
+            ready.send.append((name, m.Push(record=self.record)))
+        elif message.version > self.record.version:
+            ready.send.append((name, m.Pull(version=self.record.version)))
+
+    def _on_suspect(self, source: Address, message: m.Suspect, now_ns: int, ready: Ready) -> None:
+        if message.name == self.name or self.record.members.get(message.name) != message.life:
+            return
+        self.reports.suspects[message.name] = message.life
+        if self.election.coordinator in (message.name, None):
+            ring = [n for n in sorted(self.record.members) if n != message.name]
+            if self.name in ring:
+                self.election.hasten(now_ns, ring.index(self.name))
+
+    def _on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
+        self.reports.hellos[message.name] = max(message.life, self.reports.hellos.get(message.name, 0))
+
+    def _on_report(self, source: Address, message: m.Message, now_ns: int, ready: Ready) -> None:
+        match message:
+            case m.Joined():
+                self.reports.joined[message.asset] = (message.since, message.seat)
+            case m.Yielded():
+                self.reports.yielded[message.asset] = message.since
+            case m.StageDown():
+                self.reports.downs[message.stage] = message.epoch
+            case m.Drain():
+                self.reports.drains[message.name] = None
+
+    def _on_request_vote(self, source: Address, message: m.RequestVote, now_ns: int, ready: Ready) -> None:
+        if tuple(message.record_rank) < self.record.rank:
+            ready.send.append((name_of(source), m.Push(record=self.record)))
+        self.election.on_request_vote(name_of(source), message, now_ns, ready)
+
+    def _on_pull(self, source: Address, message: m.Pull, now_ns: int, ready: Ready) -> None:
+        name = name_of(source)
+        self.election.on_pull(name, ready)
+        if message.version < self.record.version:
+            ready.send.append((name, m.Push(record=self.record)))
+
+
+def _page(disk: Disk, ledger: Asset) -> m.LedgerPage:
+    page = disk.get(f"ledger/{ledger}")
+    return page if isinstance(page, m.LedgerPage) else EMPTY
+
+
+def _election(name: Name, config: Config, disk: Disk, first: Record) -> Election:
+    vote = disk.get("vote", (0, None))
+    term, voted_for = vote if isinstance(vote, tuple) else (0, None)
+    accepted = disk.get("record")
+    return Election(name, config, term, voted_for, accepted if isinstance(accepted, Record) else NO_RECORD)
+
+
+def _handlers(node: Node) -> dict[type, Callable[[Address, m.Message, int, Ready], None]]:
+    """Which part owns which message."""
+    election, host, hand = node.election, node.host, node.hand_over
+    ledgers = node.ledgers
+    return {
+        m.Heartbeat: node._on_heartbeat,
+        m.Suspect: node._on_suspect,
+        m.Hello: node._on_hello,
+        m.Joined: node._on_report,
+        m.Yielded: node._on_report,
+        m.StageDown: node._on_report,
+        m.Drain: node._on_report,
+        m.RequestVote: node._on_request_vote,
+        m.Pull: node._on_pull,
+        m.Vote: lambda s, x, t, r: election.on_vote(name_of(s), x, t, r),
+        m.Append: lambda s, x, t, r: election.on_append(name_of(s), x, t, r),
+        m.Appended: lambda s, x, t, r: election.on_appended(name_of(s), x, r),
+        m.Beat: lambda s, x, t, r: election.on_beat(name_of(s), x, t, r),
+        m.Push: lambda s, x, t, r: election.on_push(x.record, r),
+        m.Subscribe: lambda s, x, t, r: host.on_subscribe(s, x, t, r),
+        m.Data: lambda s, x, t, r: host.on_data(s, x, t, r),
+        m.Capture: lambda s, x, t, r: host.on_capture(s, x, r),
+        m.Pasted: lambda s, x, t, r: host.on_pasted(s, x, t, r),
+        m.Deliver: lambda s, x, t, r: hand.on_deliver(s, x, r),
+        m.Prepare: lambda s, x, t, r: hand.on_prepare(s, x, t, r),
+        m.Seal: lambda s, x, t, r: hand.on_seal(s, x, t, r),
+        m.LedgerOpen: lambda s, x, t, r: ledgers[x.stage + LEDGER].on_open(s, x, r),
+        m.LedgerWrite: lambda s, x, t, r: ledgers[x.stage + LEDGER].on_write(s, x, r),
+        m.LedgerCopy: lambda s, x, t, r: ledgers[x.ledger].on_copy(s, x, r),
+        m.LedgerCopied: lambda s, x, t, r: ledgers[x.ledger].on_copied(name_of(s), x, r),
+    }

@@ -1,0 +1,39 @@
+"""What the core asks of an operator; the state engine and the modelled operator both answer it.
+
+An operator is deterministic: its output is a function of the sequence of `step` calls. It knows nothing of
+positions, epochs or nodes. An image is the same kind of object, pasted into instead of stepped.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.model.block import Rows
+from holdfast.model.ids import Edge
+from holdfast.model.topology import UnitSpec
+
+
+class Operator(Protocol):
+    def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
+        """Take rows of one input edge, then let the unit's watermark be `watermark`: rows for each output edge."""
+        ...
+
+    def capture(self) -> object:
+        """What changed since the last capture; forgets what was dirty."""
+        ...
+
+    def snapshot(self) -> object:
+        """Everything; leaves the marks of what is dirty as they are."""
+        ...
+
+    def paste(self, state: object, whole: bool) -> None:
+        """Bring an image to where the capture was taken."""
+        ...
+
+    def restore(self) -> None:
+        """Turn a pasted image into running state (kernels are warm; indexes are rebuilt here if there are any)."""
+        ...
+
+
+class OperatorFactory(Protocol):
+    def __call__(self, spec: UnitSpec) -> Operator: ...

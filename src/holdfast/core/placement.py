@@ -1,0 +1,207 @@
+"""What the next placement record should be: a function of the last one and of what was reported. Nothing else.
+
+The coordinator calls `plan` whenever it may propose. Each plan changes the membership by one at the most and does
+everything that follows from it at once: a failed node's units go to all the nodes that hold their images, in one
+record (cooperative-ha §3.5). What is left unprotected gets a joining seat in the same record; a seat becomes the
+backup only when the primary has reported that it holds everything, so the record never names a backup that could
+not take over. A unit whose only holder is suspected stays where it is: nobody else could run it, and the suspicion
+may be false; it is lost only when that node shows itself in a new life.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.ids import LEDGER, Asset, Name, Seat, life_of, name_of, seat_of
+from holdfast.model.record import Place, Record
+
+
+class Reports:
+    """What the coordinator has heard since it last changed the record. Entries that no longer apply do no harm."""
+
+    __slots__ = ("downs", "drains", "hellos", "joined", "suspects", "yielded")
+
+    def __init__(self) -> None:
+        self.suspects: dict[Name, int] = {}
+        self.hellos: dict[Name, int] = {}
+        self.joined: dict[Asset, tuple[int, Seat]] = {}
+        self.yielded: dict[Asset, int] = {}
+        self.drains: dict[Name, None] = {}
+        self.downs: dict[Asset, int] = {}
+
+
+class Plan:
+    """The next record under construction."""
+
+    __slots__ = ("before", "draining", "imbalance_max", "load", "members", "places", "version")
+
+    def __init__(self, record: Record, imbalance_max: int) -> None:
+        self.before = record
+        self.version = record.version + 1
+        self.imbalance_max = imbalance_max
+        self.members = dict(record.members)
+        self.places = dict(record.places)
+        self.draining = record.draining
+        self.load: dict[Name, int] = {}
+
+    @property
+    def changed(self) -> bool:
+        before = self.before
+        return (
+            self.members != before.members or self.draining != before.draining or self.places != before.places
+        )
+
+    def put(self, asset: Asset, **fields: object) -> None:
+        place = msgspec.structs.replace(self.places[asset], **fields)
+        if place != self.places[asset]:
+            self.places[asset] = msgspec.structs.replace(place, since=self.version)
+
+
+def plan(record: Record, reports: Reports, imbalance_max: int = 2) -> Plan | None:
+    """The next record, or None if nothing is to be done."""
+    made = Plan(record, imbalance_max)
+    if not _change_members(made, reports):
+        _note_drains(made, reports)
+    for asset in sorted(made.places):
+        _settle(made, asset, reports)
+    _count_load(made)
+    for asset in sorted(made.places):
+        _protect(made, asset, reports)
+    _balance(made)
+    return made if made.changed else None
+
+
+# --- membership -----------------------------------------------------------------------------------------------------
+
+
+def _change_members(made: Plan, reports: Reports) -> bool:
+    """Add, replace or remove one member."""
+    for name in sorted(reports.hellos):
+        life = reports.hellos[name]
+        known = made.members.get(name)
+        if known is None or life > known:
+            if known is not None:
+                _leave(made, name, gone_for_good=False)
+            made.members[name] = life
+            made.draining = tuple(n for n in made.draining if n != name)
+            _bury(made, name, life)
+            return True
+    for name in sorted(reports.suspects):
+        if made.members.get(name) == reports.suspects[name] and len(made.members) > 1:
+            del made.members[name]
+            made.draining = tuple(n for n in made.draining if n != name)
+            _leave(made, name, gone_for_good=True)
+            return True
+    return False
+
+
+def _leave(made: Plan, name: Name, *, gone_for_good: bool) -> None:
+    """A member is gone. A ledger outlives a restart (its disk is there), but not a removal."""
+    for asset in sorted(made.places):
+        durable = asset.endswith(LEDGER)
+        if durable and not gone_for_good:
+            continue
+        place = made.places[asset]
+        backup = None if place.backup and name_of(place.backup) == name else place.backup
+        joining = None if place.joining and name_of(place.joining) == name else place.joining
+        primary, epoch, moving = place.primary, place.epoch, place.moving and backup is not None
+        if primary and name_of(primary) == name and backup:
+            primary, backup, epoch, moving = backup, None, epoch + 1, False
+        made.put(asset, primary=primary, backup=backup, joining=joining, epoch=epoch, moving=moving)
+
+
+def _bury(made: Plan, name: Name, life: int) -> None:
+    """A node shows itself in a new life: what only its old life held is lost, and the record says so."""
+    for asset in sorted(made.places):
+        primary = made.places[asset].primary
+        if primary and name_of(primary) == name and 0 < life_of(primary) < life:
+            made.put(asset, primary=None, backup=None, joining=None, moving=False)
+
+
+def _note_drains(made: Plan, reports: Reports) -> None:
+    fresh = [name for name in sorted(reports.drains) if name in made.members and name not in made.draining]
+    left = len(made.members) - len(made.draining) - len(fresh)
+    if fresh and left >= 1:
+        made.draining = (*made.draining, *fresh)
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def _is_stage(made: Plan, asset: Asset) -> bool:
+    return asset + LEDGER in made.places
+
+
+def _settle(made: Plan, asset: Asset, reports: Reports) -> None:
+    """Take up what primaries reported: a seat that joined, a primary that yielded."""
+    place = made.places[asset]
+    since, seat = reports.joined.get(asset, (-1, ""))
+    if place.joining and place.since == since and place.joining == seat:
+        made.put(asset, backup=seat, joining=None)
+    elif place.moving and place.backup and reports.yielded.get(asset) == place.since:
+        made.put(asset, primary=place.backup, backup=place.primary, epoch=place.epoch + 1, moving=False)
+
+
+def _count_load(made: Plan) -> None:
+    load = {name: 0 for name in sorted(made.members) if name not in made.draining}
+    for asset in sorted(made.places):
+        for seat in made.places[asset].holders:
+            name = name_of(seat)
+            if name in load:
+                load[name] += 1
+    made.load = load
+
+
+def _lightest(made: Plan, *, without: tuple[Seat | None, ...]) -> Name | None:
+    taken = {name_of(seat) for seat in without if seat}
+    free = [(load, name) for name, load in made.load.items() if name not in taken]
+    if not free:
+        return None
+    name = min(free)[1]
+    made.load[name] += 1
+    return name
+
+
+def _seat(made: Plan, asset: Asset, name: Name) -> Seat:
+    return name if asset.endswith(LEDGER) else seat_of(name, made.members[name])
+
+
+def _stands(made: Plan, seat: Seat) -> bool:
+    """Is this seat a member, in this life?"""
+    name = name_of(seat)
+    return name in made.members and life_of(seat) in (0, made.members[name])
+
+
+def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
+    """Give a stage a node, and every unit and ledger a backup; move what sits on a draining node."""
+    place = made.places[asset]
+    if _is_stage(made, asset):
+        stays = place.primary and _stands(made, place.primary) and name_of(place.primary) not in made.draining
+        if not stays or reports.downs.get(asset) == place.epoch:
+            name = _lightest(made, without=())
+            made.put(asset, primary=_seat(made, asset, name) if name else None, epoch=place.epoch + 1)
+        return
+    if place.primary is None or place.joining:
+        return
+    backup_stays = place.backup and name_of(place.backup) not in made.draining
+    if not backup_stays:
+        name = _lightest(made, without=(place.primary, place.backup))
+        if name:
+            made.put(asset, joining=_seat(made, asset, name), moving=False)
+    elif name_of(place.primary) in made.draining:
+        made.put(asset, moving=True)
+
+
+def _balance(made: Plan) -> None:
+    """Move one backup from the fullest member to the emptiest (a node that came back has none)."""
+    if len(made.load) < 3 or any(p.joining or p.moving for p in made.places.values()):
+        return
+    low = min(made.load, key=lambda name: (made.load[name], name))
+    high = max(made.load, key=lambda name: (made.load[name], name))
+    if made.load[high] - made.load[low] <= made.imbalance_max:
+        return
+    for asset in sorted(made.places):
+        place = made.places[asset]
+        if place.backup and name_of(place.backup) == high and place.primary and name_of(place.primary) != low:
+            made.put(asset, joining=_seat(made, asset, low))
+            return

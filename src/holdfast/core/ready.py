@@ -1,0 +1,107 @@
+"""The contract between a machine and its driver, as in etcd's raft: `step(event, now_ns) -> Ready`.
+
+A driver does, in this order and no other:
+
+    1. persist   write every (key, value) and sync; nothing below may happen before. What a later step sends waits
+                 behind this sync too, since it may already speak of what is being written.
+    2. send      hand each (address, message) to the network, which may lose, delay, double or reorder it.
+    3. apply     do each effect (start a stage, finish a Spark batch, spill).
+    4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set).
+
+`notes` are trace records: what was decided, for stories, checkers and logs. They change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model.ids import Address, Asset, Edge
+from holdfast.model.messages import CommitRecord, Message
+
+Note = tuple[Any, ...]
+
+
+class Received(msgspec.Struct, frozen=True, array_like=True):
+    """A message arrived."""
+
+    source: Address
+    message: Message
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True):
+    """The clock passed `wake_ns` (or a driver wants the machine to look at its timers)."""
+
+
+TICK = Tick()
+
+
+class StartStage(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the driver of this stage, at this epoch, in a child process."""
+
+    stage: Asset
+    epoch: int
+
+
+class StopStage(msgspec.Struct, frozen=True, kw_only=True):
+    stage: Asset
+    epoch: int
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger is read and finished: make Spark's checkpoint agree with it, then run batches."""
+
+    stage: Asset
+    commit: CommitRecord | None
+
+
+class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch counts and both holders have it: `foreachBatch` may return."""
+
+    stage: Asset
+    batch: int
+
+
+class StageFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """The stage cannot run at all; Spark must not go on."""
+
+    stage: Asset
+    reason: str
+
+
+class Spill(msgspec.Struct, frozen=True, kw_only=True):
+    """Positions of this edge now on disk: [trimmed, to). A driver that cannot write feeds DiskFull."""
+
+    edge: Edge
+    trimmed: int
+    to: int
+
+
+Effect = StartStage | StopStage | Opened | BatchDone | StageFailed | Spill
+
+
+class DiskFull(msgspec.Struct, frozen=True, array_like=True):
+    """The disk takes no more spill (full), or takes it again."""
+
+    full: bool
+
+
+class ChildDied(msgspec.Struct, frozen=True, array_like=True):
+    """The process of a stage's driver on this node is dead, or has been silent too long."""
+
+    stage: Asset
+    epoch: int
+
+
+class Ready:
+    """What one step wants done. Filled in by the machine and its parts while the step runs."""
+
+    __slots__ = ("apply", "notes", "persist", "send", "wake_ns")
+
+    def __init__(self) -> None:
+        self.persist: list[tuple[str, object]] = []
+        self.send: list[tuple[Address, Message]] = []
+        self.apply: list[Effect] = []
+        self.notes: list[Note] = []
+        self.wake_ns = 0

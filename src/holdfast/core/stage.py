@@ -1,0 +1,379 @@
+"""A stage's driver: hands micro-batches over to the units, each exactly once, however often Spark runs them.
+
+    OPENING     take over the ledger (older drivers are refused from now on) and learn the last commit
+    FINISHING   seal what the ledger says is committed, on every holder
+    READY       wait for Spark's next batch
+    DELIVERING  rows of every task to every holder, as often as it takes
+    PREPARING   every holder promises to seal exactly these attempts
+    COMMITTING  ONE commit record, on two nodes: now the batch counts
+    SEALING     every holder gives it its positions; then `foreachBatch` returns
+    OVER        a newer driver exists, or the ledger belongs to another query: nothing more may be done
+
+A batch that the ledger already has is done at once, whatever rows or watermark the re-run brings. A driver never
+decides who holds what: it follows the placement record, and starts the step again for holders that are new.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
+from holdfast.errors import check
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Rows
+from holdfast.model.config import Config
+from holdfast.model.ids import LEDGER, Address, Asset, Edge, Name, Seat, driver_of, name_of, stage_edge
+from holdfast.model.messages import (
+    CommitRecord,
+    Deliver,
+    Delivered,
+    LedgerOpen,
+    LedgerState,
+    LedgerWrite,
+    Prepare,
+    Prepared,
+    Pull,
+    Push,
+    Refused,
+    Seal,
+    Sealed,
+)
+from holdfast.model.record import Record
+from holdfast.model.topology import StageSpec
+
+
+class Phase(Enum):
+    OPENING = "opening"
+    FINISHING = "finishing"
+    READY = "ready"
+    DELIVERING = "delivering"
+    PREPARING = "preparing"
+    COMMITTING = "committing"
+    SEALING = "sealing"
+    OVER = "over"
+
+
+class Cause(Enum):
+    LEDGER_READ = "the ledger answered"
+    ALL_SEALED = "every holder has sealed"
+    BATCH = "Spark runs a batch"
+    ALL_DELIVERED = "every holder has every task"
+    NEW_HOLDER = "the placement names a new holder, or one lacks rows"
+    ALL_PREPARED = "every holder has prepared"
+    COMMITTED = "both ledgers have the commit"
+    FENCED = "refused: a newer driver, or a foreign query"
+
+
+TRANSITIONS: dict[tuple[Phase, Cause], Phase] = {
+    (Phase.OPENING, Cause.LEDGER_READ): Phase.FINISHING,
+    (Phase.FINISHING, Cause.ALL_SEALED): Phase.READY,
+    (Phase.READY, Cause.BATCH): Phase.DELIVERING,
+    (Phase.DELIVERING, Cause.ALL_DELIVERED): Phase.PREPARING,
+    (Phase.PREPARING, Cause.NEW_HOLDER): Phase.DELIVERING,
+    (Phase.PREPARING, Cause.ALL_PREPARED): Phase.COMMITTING,
+    (Phase.COMMITTING, Cause.COMMITTED): Phase.SEALING,
+    (Phase.SEALING, Cause.ALL_SEALED): Phase.READY,
+    **{(phase, Cause.FENCED): Phase.OVER for phase in Phase},
+}
+
+
+class TaskRows(msgspec.Struct, frozen=True, array_like=True):
+    """What one attempt of one task has for each edge."""
+
+    task: int
+    attempt: int
+    parts: dict[Edge, Rows]
+
+
+class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Spark calls `foreachBatch`. Late rows are already out; `strays` are attempts that Spark does not accept."""
+
+    batch: int
+    tasks: tuple[TaskRows, ...]
+    offsets: tuple[int, int]
+    event_time_max: int = WATERMARK_MIN
+    late: int = 0
+    final: bool = False
+    strays: tuple[TaskRows, ...] = ()
+
+
+class StageDriver:
+    def __init__(self, spec: StageSpec, epoch: int, config: Config, record: Record, now_ns: int) -> None:
+        self.spec = spec
+        self.epoch = epoch
+        self.address: Address = driver_of(spec.id, epoch)
+        self.config = config
+        self.record = record
+        self.phase = Phase.OPENING
+        #: The last commit: the truth about what counts, and the watermark rows are late against.
+        self.last: CommitRecord | None = None
+        self.batch: RunBatch | None = None
+        self.commit: CommitRecord | None = None
+        self.attempt = 0
+        self.grouped: dict[Seat, dict[Asset, int]] = {}
+        self.delivered: dict[tuple[Seat, int], None] = {}
+        self.prepared: dict[Seat, dict[Asset, int]] = {}
+        self.sealed: dict[Seat, dict[Asset, int]] = {}
+        self.sent_ns = now_ns - config.retry_ns
+        self.rows_ns = now_ns
+        self.asked = 0
+        self._group()
+
+    @property
+    def watermark(self) -> int:
+        """Rows before this are late in the next batch."""
+        return self.last.watermark if self.last else WATERMARK_MIN
+
+    @property
+    def next_batch(self) -> int:
+        return self.last.batch + 1 if self.last else 0
+
+    def step(self, event: Received | Tick | RunBatch, now_ns: int) -> Ready:
+        ready = Ready()
+        if self.phase is Phase.OVER:
+            return ready
+        if isinstance(event, Received):
+            self._on_message(event, now_ns, ready)
+        elif isinstance(event, RunBatch):
+            self._on_batch(event, now_ns, ready)
+        else:
+            self._on_tick(now_ns, ready)
+            ready.wake_ns = now_ns + self.config.retry_ns
+        return ready
+
+    def _turn(self, cause: Cause) -> None:
+        self.phase = TRANSITIONS[(self.phase, cause)]
+
+    # --- placement
+
+    def _group(self) -> None:
+        """Which holder has which units, under which version of their places."""
+        grouped: dict[Seat, dict[Asset, int]] = {}
+        self.complete = True
+        for unit in self.spec.units:
+            place = self.record.places[unit]
+            if place.primary is None:
+                self.complete = False  # a lost unit: its rows must not be dropped, so the stage stands still
+            for seat in place.holders:
+                grouped.setdefault(seat, {})[unit] = place.since
+        self.grouped = grouped
+
+    def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
+        if record.version <= self.record.version:
+            return
+        self.record = record
+        self._group()
+        self._advance(now_ns, ready, again=True)
+
+    def _pull(self, ready: Ready) -> None:
+        names = sorted(self.record.members)
+        self.asked += 1
+        ready.send.append((names[self.asked % len(names)], Pull(version=self.record.version)))
+
+    def _ledger(self) -> Name | None:
+        return self.record.places[self.spec.id + LEDGER].primary
+
+    # --- events
+
+    def _on_batch(self, event: RunBatch, now_ns: int, ready: Ready) -> None:
+        check(self.phase is Phase.READY, "Spark runs a batch before the last one is done", f"{self.spec.id} {event.batch}")
+        if event.batch < self.next_batch:
+            ready.apply.append(BatchDone(stage=self.spec.id, batch=event.batch))  # the ledger has it: it counts once
+            return
+        check(event.batch == self.next_batch, "Spark skipped a batch", f"{self.spec.id} {event.batch}")
+        if event.event_time_max > WATERMARK_MIN:
+            self.rows_ns = now_ns
+        self.batch = event
+        self.attempt += 1
+        self.delivered, self.prepared = {}, {}
+        self.commit = CommitRecord(
+            query=self.spec.query,
+            batch=event.batch,
+            epoch=self.epoch,
+            attempt=self.attempt,
+            accepted={t.task: t.attempt for t in event.tasks},
+            watermark=self._next_watermark(event, now_ns),
+            offsets=event.offsets,
+            late=event.late,
+        )
+        self._turn(Cause.BATCH)
+        self._advance(now_ns, ready, again=True)
+
+    def _next_watermark(self, event: RunBatch, now_ns: int) -> int:
+        """Highest event time less the delay; an idle source's moves on with the clock. Never goes back."""
+        if event.final:
+            return WATERMARK_MAX
+        if event.event_time_max > WATERMARK_MIN:
+            return max(self.watermark, event.event_time_max - self.spec.delay_ns)
+        idle_ns = now_ns - self.rows_ns
+        if idle_ns >= self.spec.idle_ns and self.watermark > WATERMARK_MIN:
+            self.rows_ns = now_ns
+            return self.watermark + idle_ns
+        return self.watermark
+
+    def _on_message(self, event: Received, now_ns: int, ready: Ready) -> None:
+        message = event.message
+        if isinstance(message, Push):
+            self._on_record(message.record, now_ns, ready)
+        elif isinstance(message, LedgerState):
+            self._on_ledger(message, now_ns, ready)
+        elif isinstance(message, Refused):
+            self._on_refused(event.source, message, now_ns, ready)
+        elif self.batch is not None and isinstance(message, Delivered) and message.batch == self.batch.batch:
+            self.delivered[(message.seat, self._key(message.task, message.attempt))] = None
+            self._advance(now_ns, ready)
+        elif isinstance(message, Prepared) and message.attempt == self.attempt:
+            self.prepared[message.seat] = message.units
+            self._advance(now_ns, ready)
+        elif isinstance(message, Sealed) and self.last and message.batch == self.last.batch:
+            self.sealed[message.seat] = message.units
+            self._advance(now_ns, ready)
+
+    @staticmethod
+    def _key(task: int, attempt: int) -> int:
+        return task * 1_000 + attempt
+
+    def _on_refused(self, source: Address, message: Refused, now_ns: int, ready: Ready) -> None:
+        if message.epoch != self.epoch:
+            return
+        if message.reason.startswith(("stage epoch", "foreign")):
+            self._turn(Cause.FENCED)
+            ready.notes.append(("stage-over", self.spec.id, self.epoch, message.reason))
+            ready.apply.append(StageFailed(stage=self.spec.id, reason=message.reason))
+            return
+        if message.reason == "rows are missing":
+            gone = [key for key in self.delivered if key[0] == source]
+            for key in gone:
+                del self.delivered[key]
+            if self.phase is Phase.PREPARING:
+                self._turn(Cause.NEW_HOLDER)
+                self._advance(now_ns, ready)
+        if message.version > self.record.version:
+            ready.send.append((source, Pull(version=self.record.version)))
+
+    def _on_ledger(self, message: LedgerState, now_ns: int, ready: Ready) -> None:
+        if message.epoch != self.epoch:
+            return
+        if self.phase is Phase.OPENING:
+            self.last = message.commit
+            self.sealed = {}
+            self._turn(Cause.LEDGER_READ)
+            ready.notes.append(("stage-open", self.spec.id, self.epoch, self.next_batch))
+            self._advance(now_ns, ready, again=True)
+        elif self.phase is Phase.COMMITTING and message.commit == self.commit:
+            self.last = self.commit
+            self.sealed = {}
+            self._turn(Cause.COMMITTED)
+            ready.notes.append(("committed", self.spec.id, self.epoch, self.last))
+            self._advance(now_ns, ready, again=True)
+
+    def _on_tick(self, now_ns: int, ready: Ready) -> None:
+        if now_ns - self.sent_ns >= self.config.retry_ns:
+            self._pull(ready)
+            self._advance(now_ns, ready, again=True)
+
+    # --- the steps
+
+    def _advance(self, now_ns: int, ready: Ready, again: bool = False) -> None:
+        """Go as far as the answers allow. `again`: send what is still open (a new step always does)."""
+        if not self.complete:
+            return
+        if again:
+            self.sent_ns = now_ns
+        if self.phase is Phase.OPENING and again:
+            self._to_ledger(LedgerOpen(stage=self.spec.id, epoch=self.epoch, query=self.spec.query), ready)
+        if self.phase is Phase.PREPARING and not self._all_delivered():
+            self._turn(Cause.NEW_HOLDER)
+            again = True
+        if self.phase is Phase.DELIVERING:
+            if self._all_delivered():
+                self._turn(Cause.ALL_DELIVERED)
+                again = True
+            elif again:
+                self._deliver(ready)
+        if self.phase is Phase.PREPARING:
+            if all(self.prepared.get(seat) == units for seat, units in self.grouped.items()):
+                self._turn(Cause.ALL_PREPARED)
+                ready.notes.append(("all-prepared", self.spec.id, self.epoch, self.batch and self.batch.batch))
+                again = True
+            elif again:
+                self._prepare(ready)
+        if self.phase is Phase.COMMITTING and again and self.commit:
+            self._to_ledger(LedgerWrite(stage=self.spec.id, epoch=self.epoch, commit=self.commit), ready)
+        self._advance_seals(ready, again)
+
+    def _advance_seals(self, ready: Ready, again: bool) -> None:
+        """The last commit belongs on every holder, also on one that comes later."""
+        if self.phase is Phase.OPENING:
+            return
+        open_seats = [s for s, units in self.grouped.items() if self.last and self.sealed.get(s) != units]
+        if not open_seats and self.phase is Phase.FINISHING:
+            self._turn(Cause.ALL_SEALED)
+            ready.apply.append(Opened(stage=self.spec.id, commit=self.last))
+        elif not open_seats and self.phase is Phase.SEALING and self.last:
+            self._turn(Cause.ALL_SEALED)
+            self.batch = None
+            ready.notes.append(("batch-done", self.spec.id, self.epoch, self.last.batch))
+            ready.apply.append(BatchDone(stage=self.spec.id, batch=self.last.batch))
+        elif again and self.last:
+            for seat in open_seats:
+                message = Seal(stage=self.spec.id, epoch=self.epoch, commit=self.last, units=self.grouped[seat])
+                ready.send.append((seat, message))
+
+    def _to_ledger(self, message: LedgerOpen | LedgerWrite, ready: Ready) -> None:
+        ledger = self._ledger()
+        if ledger is not None:
+            ready.send.append((name_of(ledger), message))
+
+    def _all_delivered(self) -> bool:
+        batch = self.batch
+        return batch is not None and all(
+            (seat, self._key(t.task, t.attempt)) in self.delivered for seat in self.grouped for t in batch.tasks
+        )
+
+    def _deliver(self, ready: Ready) -> None:
+        if self.batch is None:
+            return
+        for seat, units in self.grouped.items():
+            edges = [stage_edge(self.spec.id, unit) for unit in units]
+            for rows in (*self.batch.strays, *self.batch.tasks):
+                if (seat, self._key(rows.task, rows.attempt)) in self.delivered:
+                    continue
+                parts = {edge: rows.parts.get(edge, ()) for edge in edges}
+                ready.send.append(
+                    (
+                        seat,
+                        Deliver(
+                            stage=self.spec.id,
+                            epoch=self.epoch,
+                            batch=self.batch.batch,
+                            task=rows.task,
+                            attempt=rows.attempt,
+                            parts=parts,
+                        ),
+                    )
+                )
+
+    def _prepare(self, ready: Ready) -> None:
+        commit = self.commit
+        if commit is None:
+            return
+        for seat, units in self.grouped.items():
+            if self.prepared.get(seat) == units:
+                continue
+            ready.send.append(
+                (
+                    seat,
+                    Prepare(
+                        stage=self.spec.id,
+                        epoch=self.epoch,
+                        batch=commit.batch,
+                        attempt=commit.attempt,
+                        accepted=commit.accepted,
+                        watermark=commit.watermark,
+                        units=units,
+                        last=self.last,
+                    ),
+                )
+            )

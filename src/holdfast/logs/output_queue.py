@@ -1,0 +1,148 @@
+"""Keep a unit's output until every consumer has acknowledged it.
+
+Trimming follows the slowest consumer, not the fastest: one that lags costs memory, but trimming early would make its
+recovery impossible. A consumer may be ahead of the queue (its producer was restored from an image): then blocks are
+trimmed as soon as they are made again. Readers that are not sinks of the pipeline hold retention only while their
+lease lives.
+
+The queue is bounded: memory first, then disk (`spilled_to` says how far), then `has_room` is false and the unit
+waits. It never drops. The bound is checked before a step, so it can be passed by the output of one step.
+Only the arithmetic is here; drivers move the bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdfast.errors import check
+from holdfast.model.block import Block, Rows, unit_block
+from holdfast.model.ids import Consumer, Edge
+from holdfast.model.messages import OutputPart
+
+
+class OutputQueue:
+    __slots__ = (
+        "acks", "blocks", "disk_full", "edge", "leases", "memory_max", "next", "owners", "spill_max", "spilled_to",
+        "trimmed",
+    )  # fmt: skip
+
+    def __init__(self, edge: Edge, consumers: tuple[Consumer, ...], memory_max: int, spill_max: int) -> None:
+        self.edge = edge
+        #: First position that is still here. Invariant: trimmed <= next, trimmed <= every ack. Never goes back.
+        self.trimmed = 0
+        self.next = 0
+        self.blocks: deque[Block] = deque()
+        #: The consumers that hold retention without a lease.
+        self.owners = consumers
+        #: Last acknowledged position of each consumer that holds retention; may be beyond `next`.
+        self.acks: dict[Consumer, int] = dict.fromkeys(consumers, 0)
+        #: Until when each leased consumer holds retention.
+        self.leases: dict[Consumer, int] = {}
+        self.memory_max = memory_max
+        self.spill_max = spill_max
+        #: Positions below this one are on disk.
+        self.spilled_to = 0
+        self.disk_full = False
+
+    @property
+    def spilled(self) -> int:
+        return max(0, self.spilled_to - self.trimmed)
+
+    @property
+    def in_memory(self) -> int:
+        return self.next - max(self.trimmed, self.spilled_to)
+
+    def has_room(self) -> bool:
+        spill_max = self.spilled if self.disk_full else self.spill_max
+        return self.next - self.trimmed < self.memory_max + spill_max
+
+    def append(self, rows: Rows, watermark: int) -> Block:
+        block = unit_block(self.next, rows, watermark)
+        self._add(block)
+        return block
+
+    def _add(self, block: Block) -> None:
+        check(block.start == self.next, "an output block leaves a hole", f"{self.edge}: {block.start} != {self.next}")
+        self.blocks.append(block)
+        self.next = block.end
+        self._trim()
+        self._spill()
+
+    def _spill(self) -> None:
+        """Move the oldest blocks to disk until the rest fits into memory: they are asked for least."""
+        if self.disk_full or self.in_memory <= self.memory_max:
+            return
+        for block in self.blocks:
+            if self.in_memory <= self.memory_max:
+                return
+            if block.end > self.spilled_to:
+                self.spilled_to = block.end
+
+    def lease(self, consumer: Consumer, until_ns: int) -> None:
+        """Let a reader that is no sink hold retention from here on for a while."""
+        self.leases[consumer] = until_ns
+        self.acks.setdefault(consumer, self.trimmed)
+
+    def renew_leases(self, until_ns: int) -> None:
+        """A new primary cannot know how old the leases in its image are: each gets a full one."""
+        for consumer in self.acks:
+            if consumer not in self.owners:
+                self.leases[consumer] = until_ns
+
+    def lapse(self, now_ns: int) -> list[Consumer]:
+        """End the leases that ran out, and trim what they held."""
+        gone = sorted(c for c, until_ns in self.leases.items() if until_ns < now_ns)
+        for consumer in gone:
+            del self.leases[consumer]
+            del self.acks[consumer]
+        if gone:
+            self._trim()
+        return gone
+
+    def ack(self, consumer: Consumer, position: int) -> bool:
+        """Take a cumulative acknowledgement; true if it freed anything. One that comes late or twice is nothing new."""
+        known = self.acks.get(consumer)
+        if known is None or position <= known:
+            return False
+        self.acks[consumer] = position
+        return self._trim()
+
+    def _trim(self) -> bool:
+        safe = min(min(self.acks.values(), default=self.next), self.next)
+        before = self.trimmed
+        blocks = self.blocks
+        while blocks and blocks[0].end <= safe:
+            self.trimmed = blocks.popleft().end
+        return self.trimmed > before
+
+    def read(self, at: int, elements_max: int) -> tuple[Block, ...]:
+        """Blocks from position `at` on: at least one if there is any, about `elements_max` elements at most."""
+        found: list[Block] = []
+        for block in reversed(self.blocks):  # consumers ask for the newest, nearly always
+            if block.start < at:
+                check(block.end <= at, "a position points into a block", f"{self.edge}: {at} in {block.start}")
+                break
+            found.append(block)
+        while len(found) > 1 and found[0].end - at > elements_max:
+            del found[0]
+        found.reverse()
+        return tuple(found)
+
+    def part(self, start: int) -> OutputPart:
+        """What a capture carries: the unacknowledged blocks from `start` on (all of them if it was trimmed)."""
+        start = max(start, self.trimmed)
+        blocks = tuple(b for b in self.blocks if b.start >= start)
+        return OutputPart(start, self.next, self.trimmed, blocks, dict(self.acks))
+
+    def paste(self, part: OutputPart, whole: bool) -> None:
+        """Make an image's queue stand where the primary's stood."""
+        if whole or part.start > self.next:
+            self.blocks.clear()
+            self.trimmed = self.next = part.trimmed
+            self.spilled_to = min(self.spilled_to, part.trimmed)
+        self.acks = dict(part.acks)
+        for block in part.blocks:
+            if block.start >= self.next:
+                self._add(block)
+        check(self.next == part.next, "an image's output is not where the capture says", f"{self.edge} {self.next}")
+        self._trim()

@@ -1,0 +1,38 @@
+"""The elements of an edge, in the runs in which they are made.
+
+A block is a run of elements with consecutive positions: its rows, then one watermark, then (on an edge from a
+stage) one batch end. Blocks are the atom of everything: a unit takes a whole block from one edge, so the order of
+its input is a function of the edges alone, and a copy that replays makes the same blocks at the same positions.
+Positions never point into a block.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+#: A row as the core sees it: opaque, except that it is immutable. The modelled operator uses (key, time, value).
+Row = tuple[int, int, int]
+Rows = tuple[Row, ...]
+
+#: Watermark of an edge on which nothing was sealed yet, and of one that is finished.
+WATERMARK_MIN = -1
+WATERMARK_MAX = 1 << 62
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """Elements [start, end) of an edge."""
+
+    start: int
+    end: int
+    rows: Rows
+    watermark: int
+    #: Batch id on an edge from a stage, where the batch end is an element of its own; -1 on an edge from a unit.
+    batch: int = -1
+
+
+def unit_block(start: int, rows: Rows, watermark: int) -> Block:
+    return Block(start, start + len(rows) + 1, rows, watermark)
+
+
+def batch_block(start: int, rows: Rows, watermark: int, batch: int) -> Block:
+    return Block(start, start + len(rows) + 2, rows, watermark, batch)

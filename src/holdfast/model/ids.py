@@ -1,0 +1,49 @@
+"""Names of things, as plain strings with one meaning each.
+
+    Name      "n2"        a node, by its durable identity: what votes, and what a disk belongs to
+    Seat      "n2#3"      the third life of that node: what holds units, since memory dies with a process
+    Asset     "u1" "s0" "s0.ledger"     what the placement record places
+    Edge      "s0>u1" "u1.0"            a numbered sequence of elements
+    Consumer  "u4" "r0"   what acknowledges an edge
+
+A seat that is gone never comes back: a restarted node has a new seat, so a message to the old one reaches nobody.
+"""
+
+from __future__ import annotations
+
+Name = str
+Seat = str
+Asset = str
+Edge = str
+Consumer = str
+Address = str
+Position = int
+
+LEDGER = ".ledger"
+
+
+def seat_of(name: Name, life: int) -> Seat:
+    return f"{name}#{life}"
+
+
+def name_of(address: Address) -> Name:
+    return address.partition("#")[0]
+
+
+def life_of(seat: Seat) -> int:
+    """The life number of a seat; 0 for a bare name (a ledger's holder: its disk outlives the process)."""
+    life = seat.partition("#")[2]
+    return int(life) if life else 0
+
+
+def stage_edge(stage: Asset, unit: Asset) -> Edge:
+    return f"{stage}>{unit}"
+
+
+def unit_edge(unit: Asset, port: int = 0) -> Edge:
+    return f"{unit}.{port}"
+
+
+def driver_of(stage: Asset, epoch: int) -> Address:
+    """Where one life of a stage's driver answers: its epoch is its identity."""
+    return f"{stage}@{epoch}"

@@ -1,0 +1,329 @@
+"""Every message of the core, one frozen struct each, and their union.
+
+Epochs are on every message that carries rows, acknowledgements or captures, so that each receiver can refuse what a
+fenced sender still says. New fields only with defaults: nodes of two versions meet during an upgrade.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.block import Block, Rows
+from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
+from holdfast.model.record import Record
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+# --- membership and placement ---------------------------------------------------------------------------------------
+
+
+class Heartbeat(Message):
+    """To the monitor: I live. The version lets either side notice that it has missed a record."""
+
+    life: int
+    version: int
+
+
+class Suspect(Message):
+    """From a monitor to all: this life of that node has been silent too long. Reports, decides nothing."""
+
+    name: Name
+    life: int
+
+
+class Hello(Message):
+    """From a node that is not (in this life) a member: let me in."""
+
+    name: Name
+    life: int
+
+
+class RequestVote(Message):
+    term: int
+    record_rank: tuple[int, int]
+
+
+class Vote(Message):
+    term: int
+    granted: bool
+
+
+class Append(Message):
+    """The coordinator's next record, to be kept before it is answered."""
+
+    term: int
+    record: Record
+    commit: int
+
+
+class Appended(Message):
+    term: int
+    version: int
+
+
+class Beat(Message):
+    """The coordinator lives; its record has `version`, of which everything up to `commit` is decided."""
+
+    term: int
+    version: int
+    commit: int
+
+
+class Pull(Message):
+    """Send me the record if yours is newer than this."""
+
+    version: int
+
+
+class Push(Message):
+    """A decided record."""
+
+    record: Record
+
+
+class Joined(Message):
+    """From a primary to the coordinator: this seat now holds everything, under this version of the place."""
+
+    asset: Asset
+    since: int
+    seat: Seat
+
+
+class Yielded(Message):
+    """From a primary to the coordinator: I have stopped, and my backup stands where I stand."""
+
+    asset: Asset
+    since: int
+
+
+class StageDown(Message):
+    """From the node that ran it: the stage's driver of this epoch is dead."""
+
+    stage: Asset
+    epoch: int
+
+
+class Drain(Message):
+    """From an operator's hand: move everything away from this node."""
+
+    name: Name
+
+
+# --- edges ------------------------------------------------------------------------------------------------------------
+
+
+class Subscribe(Message):
+    """From a consumer: stream from `at`; everything before `ack` is safe with me. Also keeps a lease alive."""
+
+    edge: Edge
+    consumer: Consumer
+    epoch: int
+    at: int
+    ack: int
+
+
+class Data(Message):
+    edge: Edge
+    epoch: int
+    blocks: tuple[Block, ...]
+
+
+class Trimmed(Message):
+    """To a reader whose lease lapsed: what you ask for is gone; the edge starts here."""
+
+    edge: Edge
+    epoch: int
+    first: int
+
+
+# --- captures ---------------------------------------------------------------------------------------------------------
+
+
+class OutputPart(msgspec.Struct, frozen=True, array_like=True):
+    """What a capture says about one output edge: the blocks made since `start`, and who has acknowledged what."""
+
+    start: int
+    next: int
+    trimmed: int
+    blocks: tuple[Block, ...]
+    acks: dict[Consumer, int]
+
+
+class PreparedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that a holder has promised to seal when told so. `epoch` and `attempt` say which try it is."""
+
+    batch: int
+    epoch: int
+    attempt: int
+    rows: Rows
+    watermark: int
+
+
+class HandedPart(msgspec.Struct, frozen=True, array_like=True):
+    """What a whole capture says about one edge from a stage: where it stands, and what is sealed or promised."""
+
+    next: int
+    last: int
+    sealed: tuple[Block, ...]
+    prepared: tuple[PreparedBatch, ...]
+
+
+class Capture(Message):
+    """One record for all checkpoint methods. Fits only an image that stands at `start`; a whole one always fits."""
+
+    unit: Asset
+    epoch: int
+    #: Version of the place under which it was sent: an image that has not seen, or no longer has, this place waits.
+    since: int
+    round: int
+    whole: bool
+    start: dict[Edge, int]
+    to: dict[Edge, int]
+    watermarks: dict[Edge, int]
+    state: object
+    outputs: dict[Edge, OutputPart]
+    handed: dict[Edge, HandedPart]
+
+
+class Pasted(Message):
+    """To the primary: this round is in my image, or (`fits` false) I need a whole capture."""
+
+    unit: Asset
+    epoch: int
+    round: int
+    fits: bool
+
+
+# --- hand-over from stages ----------------------------------------------------------------------------------------------
+
+
+class Deliver(Message):
+    """Rows of one task attempt, for every unit of one holder. They vanish unless a prepare names the attempt."""
+
+    stage: Asset
+    epoch: int
+    batch: int
+    task: int
+    attempt: int
+    parts: dict[Edge, Rows]
+
+
+class Delivered(Message):
+    stage: Asset
+    epoch: int
+    batch: int
+    task: int
+    attempt: int
+    seat: Seat
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The one record that makes a batch count. `attempt` numbers the driver's tries at preparing it."""
+
+    query: str
+    batch: int
+    epoch: int
+    attempt: int
+    accepted: dict[int, int]
+    watermark: int
+    offsets: tuple[int, int]
+    late: int = 0
+
+
+class Prepare(Message):
+    """Promise to seal this batch out of these attempts. `units` maps each unit to the `since` of its place."""
+
+    stage: Asset
+    epoch: int
+    batch: int
+    attempt: int
+    accepted: dict[int, int]
+    watermark: int
+    units: dict[Asset, int]
+    #: The commit before this one: a holder that missed the seal of it seals it now.
+    last: CommitRecord | None
+
+
+class Prepared(Message):
+    stage: Asset
+    epoch: int
+    batch: int
+    attempt: int
+    seat: Seat
+    units: dict[Asset, int]
+
+
+class Seal(Message):
+    stage: Asset
+    epoch: int
+    commit: CommitRecord
+    units: dict[Asset, int]
+
+
+class Sealed(Message):
+    """The units of `units` have it under these versions of their places; others were left out."""
+
+    stage: Asset
+    epoch: int
+    batch: int
+    seat: Seat
+    units: dict[Asset, int]
+
+
+class Refused(Message):
+    """A holder or ledger does not do it, and says why; nothing was changed. `version` is the record it knows."""
+
+    stage: Asset
+    epoch: int
+    batch: int
+    reason: str
+    version: int
+
+
+class LedgerOpen(Message):
+    """A new driver takes over: from now on refuse older ones, and tell me the last commit."""
+
+    stage: Asset
+    epoch: int
+    query: str
+
+
+class LedgerWrite(Message):
+    stage: Asset
+    epoch: int
+    commit: CommitRecord
+
+
+class LedgerState(Message):
+    """What both holders have now."""
+
+    stage: Asset
+    epoch: int
+    commit: CommitRecord | None
+
+
+class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
+    """The whole content of a ledger: which driver may write, and the last commit."""
+
+    query: str
+    fence: int
+    commit: CommitRecord | None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return (self.fence, self.commit.batch if self.commit else -1)
+
+
+class LedgerCopy(Message):
+    ledger: Asset
+    since: int
+    page: LedgerPage
+
+
+class LedgerCopied(Message):
+    ledger: Asset
+    since: int
+    rank: tuple[int, int]

@@ -1,0 +1,74 @@
+"""The placement record: who is primary, who is backup, at which epoch. One small value, changed only as a whole.
+
+A unit sits on seats (`n2#3`), because its state dies with the process; a ledger sits on names (`n2`), because its
+disk does not. `since` is the version at which a place last changed: a stage names it in every prepare, so that no
+batch can be prepared on holders that the record has replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.ids import Asset, Name, Seat, seat_of
+from holdfast.model.topology import Topology
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    #: None: the asset is lost (a unit) or waits for a node (a stage).
+    primary: Seat | None
+    #: Holds everything the primary has acknowledged. None: unprotected.
+    backup: Seat | None = None
+    #: Is being brought up to date; becomes the backup when the primary has reported it.
+    joining: Seat | None = None
+    #: Raised whenever the primary changes, never otherwise.
+    epoch: int = 1
+    #: Record version at which this place last changed.
+    since: int = 1
+    #: The primary shall stop, capture and hand over to the backup (drain).
+    moving: bool = False
+
+    @property
+    def holders(self) -> tuple[Seat, ...]:
+        return tuple(s for s in (self.primary, self.backup, self.joining) if s)
+
+    @property
+    def targets(self) -> tuple[Seat, ...]:
+        return tuple(s for s in (self.backup, self.joining) if s)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    #: Term of the coordinator that proposed it.
+    term: int
+    #: Voting members and the life each is in.
+    members: dict[Name, int]
+    places: dict[Asset, Place]
+    draining: tuple[Name, ...] = ()
+
+    @property
+    def majority(self) -> int:
+        return len(self.members) // 2 + 1
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return (self.term, self.version)
+
+
+NO_RECORD = Record(version=0, term=0, members={}, places={})
+
+
+def first_record(topology: Topology, names: tuple[Name, ...]) -> Record:
+    """The record a pipeline starts with: units and their backups dealt out round the ring, all empty and in step."""
+    ring = sorted(names)
+    count = len(ring)
+    places: dict[Asset, Place] = {}
+    for i, unit in enumerate(topology.units):
+        shift = 1 + (i // count) % (count - 1) if count > 1 else 0
+        backup = seat_of(ring[(i + shift) % count], 1) if shift else None
+        places[unit.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup)
+    for i, stage in enumerate(topology.stages):
+        places[stage.id] = Place(primary=seat_of(ring[i % count], 1))
+    for i, ledger in enumerate(topology.ledgers):
+        backup = ring[(i + 2) % count] if count > 1 else None
+        places[ledger] = Place(primary=ring[(i + 1) % count], backup=backup)
+    return Record(version=1, term=0, members=dict.fromkeys(ring, 1), places=places)

@@ -1,0 +1,219 @@
+"""The invariants, checked on every note that a step of any machine leaves behind.
+
+    one row, once        every block that is sealed, emitted or accepted equals the reference at its position, and
+                         positions have no gaps; a batch is sealed only when its commit is on both ledgers
+    fencing              one seat is primary per unit and epoch; a consumer never takes rows older than an epoch it
+                         knows; one coordinator per term; one record per version; epochs and lives never go back
+    retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
+    bounds               output queues and retained input stay within their limits, but for one step or batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.core.ready import Note
+from holdfast.model.block import Block
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, life_of, name_of
+from holdfast.model.messages import CommitRecord
+from holdfast.model.record import Record
+from holdfast.sim.reference import Reference
+from holdfast.sim.world import World
+
+
+class Violation(Exception):
+    """An invariant does not hold. Says which, when, and about what."""
+
+    def __init__(self, rule: str, detail: str, at_ns: int) -> None:
+        super().__init__(f"{rule}: {detail} (at {at_ns / 1e6:.3f} ms)")
+        self.rule = rule
+        self.detail = detail
+        self.at_ns = at_ns
+
+
+class Checker:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.topology = world.topology
+        self.reference = Reference(world.topology, world.window_ns)
+        self.record: Record = world.first
+        self.decided: dict[int, int] = {}
+        self.coordinators: dict[int, Address] = {}
+        self.primaries: dict[tuple[Asset, int], Seat] = {}
+        self.lives: dict[str, int] = {}
+        self.ledgered: dict[Asset, int] = {}
+        self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
+        self.accepted: dict[tuple[Address, Consumer, Edge], tuple[int, int]] = {}
+        self.acked: dict[tuple[Consumer, Edge], int] = {}
+        self.count = 0
+        self.rules: dict[str, Callable[[Address, Note], None]] = {
+            "sealed": self._sealed,
+            "emitted": self._emitted,
+            "accepted": self._accepted,
+            "promoted": self._promoted,
+            "decided": self._decided,
+            "elected": self._elected,
+            "started": self._started,
+            "ledgered": self._ledgered,
+            "committed": self._committed,
+            "trimmed": self._trimmed,
+            "acked": self._acked,
+            "reader-acked": self._reader_acked,
+        }
+        world.notices.append(self.on_notes)
+
+    def on_notes(self, at_ns: int, source: Address, notes: list[Note]) -> None:
+        for note in notes:
+            rule = self.rules.get(note[0])
+            if rule is not None:
+                self.count += 1
+                rule(source, note)
+
+    def fail(self, rule: str, detail: str) -> None:
+        raise Violation(rule, detail, self.world.now_ns)
+
+    # --- rows
+
+    def _sealed(self, source: Address, note: Note) -> None:
+        _, unit, edge, seat, block = note
+        known = self.reference.blocks[edge]
+        if block.batch > self.ledgered.get(self.topology.producer[edge], -1):
+            self.fail("sealed before committed", f"{edge} batch {block.batch} on {seat}")
+        if block.batch < len(known):
+            if known[block.batch] != block:
+                self.fail("copies disagree", f"{edge} batch {block.batch} on {seat}: {block} != {known[block.batch]}")
+        elif block.batch != len(known) or block.start != self.reference.next[edge]:
+            self.fail("positions have a gap", f"{edge} on {seat}: {block}, next is {self.reference.next[edge]}")
+        else:
+            self.reference.add(edge, block)
+        self._check_retained(unit, seat, block)
+
+    def _check_retained(self, unit: Asset, seat: Seat, block: Block) -> None:
+        node = self.world.node(name_of(seat))
+        copy = node.host.copies.get(unit) if node is not None else None
+        limit = self.world.config.retained_hard_max + 2 * (block.end - block.start)
+        if copy is not None and copy.retained() > limit:
+            self.fail("retained input is not bounded", f"{unit} on {seat} keeps {copy.retained()} > {limit}")
+
+    def _same(self, edge: Edge, block: Block, who: str) -> None:
+        right = self.reference.at[edge].get(block.start)
+        if right != block:
+            self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
+
+    def _emitted(self, source: Address, note: Note) -> None:
+        _, unit, edge, start, _, epoch, block = note
+        if self.primaries.get((unit, epoch)) != source:
+            self.fail("emitted by a copy that is not primary", f"{unit} epoch {epoch} on {source}")
+        self._same(edge, block, f"{source} (epoch {epoch})")
+        node = self.world.node(name_of(source))
+        copy = node.host.copies.get(unit) if node is not None else None
+        if copy is not None:
+            queue = next(q for q in copy.outputs if q.edge == edge)
+            if queue.trimmed <= start and start - queue.trimmed >= queue.memory_max + queue.spill_max:
+                self.fail("an output queue is not bounded", f"{edge} on {source} holds {queue.next - queue.trimmed}")
+
+    def _accepted(self, source: Address, note: Note) -> None:
+        _, consumer, edge, start, end, epoch, block = note
+        self._same(edge, block, f"{consumer} on {source}")
+        key = (source, consumer, edge)
+        next_position, newest = self.accepted.get(key, (start, 0))
+        process = self.world.processes[name_of(source)]
+        known = process.machine.record.places[self.topology.producer[edge]].epoch  # type: ignore[attr-defined]
+        if epoch < max(newest, known):
+            self.fail("rows from a fenced copy", f"{consumer} on {source} took {edge} of epoch {epoch} < {known}")
+        if start > next_position:
+            self.fail("positions have a gap", f"{consumer} on {source}: {edge} {start} after {next_position}")
+        self.accepted[key] = (end, epoch)
+
+    # --- fencing
+
+    def _promoted(self, source: Address, note: Note) -> None:
+        _, unit, seat, epoch, _ = note
+        if self.primaries.setdefault((unit, epoch), seat) != seat:
+            self.fail("two primaries in one epoch", f"{unit} epoch {epoch}: {self.primaries[(unit, epoch)]} and {seat}")
+        for key in [key for key in self.accepted if key[0] == seat and key[1] == unit]:
+            del self.accepted[key]
+
+    def _decided(self, source: Address, note: Note) -> None:
+        _, name, version, term = note
+        if self.decided.setdefault(version, term) != term:
+            self.fail("two records of one version", f"version {version}: terms {self.decided[version]} and {term}")
+        node = self.world.processes[name].machine
+        record: Record = node.election.decided  # type: ignore[attr-defined]
+        if version > self.record.version:
+            for asset, place in self.record.places.items():
+                after = record.places[asset]
+                if after.epoch < place.epoch or (after.epoch == place.epoch and after.primary not in (place.primary, None)):
+                    self.fail("an epoch went back or was used twice", f"{asset}: {place} -> {after}")
+            self.record = record
+
+    def _elected(self, source: Address, note: Note) -> None:
+        _, name, term = note
+        if self.coordinators.setdefault(term, name) != name:
+            self.fail("two coordinators in one term", f"term {term}: {self.coordinators[term]} and {name}")
+
+    def _started(self, source: Address, note: Note) -> None:
+        seat = note[1]
+        name = name_of(seat)
+        if life_of(seat) <= self.lives.get(name, 0):
+            self.fail("a life was lived twice", seat)
+        self.lives[name] = life_of(seat)
+
+    # --- commits
+
+    def _ledgered(self, source: Address, note: Note) -> None:
+        _, stage, _, rank = note
+        self.ledgered[stage] = max(self.ledgered.get(stage, -1), rank[1])
+        page = self.world.processes[name_of(source)].machine.ledgers[stage + ".ledger"].page  # type: ignore[attr-defined]
+        commit = page.commit
+        if commit is None:
+            return
+        known = self.commits[stage].setdefault(commit.batch, commit)
+        if known != commit:
+            self.fail("a commit was replaced", f"{stage}: {known} -> {commit}")
+        before = self.commits[stage].get(commit.batch - 1)
+        if (before.offsets[1] if before else 0) != commit.offsets[0]:
+            self.fail("source rows skipped or taken twice", f"{stage}: {commit} after {before}")
+
+    def _committed(self, source: Address, note: Note) -> None:
+        _, stage, epoch, commit = note
+        if self.commits[stage].get(commit.batch) != commit:
+            self.fail("a driver takes for committed what is not", f"{stage} epoch {epoch}: {commit}")
+
+    # --- retention
+
+    def _trimmed(self, source: Address, note: Note) -> None:
+        _, unit, edge, trimmed = note
+        for consumer in self.topology.consumers[edge]:
+            place = self.record.places.get(consumer)
+            if place is None:
+                continue
+            for seat in (place.primary, place.backup):
+                process = self.world.route(seat) if seat else None
+                copy = process.machine.host.copies.get(consumer) if process else None  # type: ignore[attr-defined]
+                if copy is not None and copy.based and copy.input(edge).position < trimmed:
+                    self.fail(
+                        "trimmed what a recovery needs",
+                        f"{unit} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.input(edge).position}",
+                    )
+
+    def _acked(self, source: Address, note: Note) -> None:
+        _, unit, edge, position, epoch, _ = note
+        if self.primaries.get((unit, epoch)) != source:
+            self.fail("acknowledged by a copy that is not primary", f"{unit} epoch {epoch} on {source}")
+        place = self.record.places[unit]
+        if place.primary != source or place.backup is None:
+            return
+        process = self.world.route(place.backup)
+        copy = process.machine.host.copies.get(unit) if process else None  # type: ignore[attr-defined]
+        if copy is not None and copy.input(edge).position < position:
+            self.fail(
+                "acknowledged before it is safe",
+                f"{unit} acknowledges {edge} to {position}; its backup is at {copy.input(edge).position}",
+            )
+
+    def _reader_acked(self, source: Address, note: Note) -> None:
+        _, consumer, edge, position = note
+        if position < self.acked.get((consumer, edge), 0):
+            self.fail("an offset went back", f"{consumer} {edge}: {position}")
+        self.acked[(consumer, edge)] = position

@@ -1,0 +1,227 @@
+"""Faults as data, and the hand that inflicts them.
+
+A fault happens at a time or at the first note that reads like `when`. `Injector.may_crash` knows the promise of the
+mode: a crash of the only complete copy of a unit is outside of it, and so is the loss of a majority; schedules that
+are drawn at random keep to the promise, scenario files may break it on purpose.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.ready import Note, Received
+from holdfast.core.roles import State
+from holdfast.errors import ConfigError
+from holdfast.model.config import MS
+from holdfast.model.ids import LEDGER, Address, Name, name_of
+from holdfast.model.messages import Drain
+from holdfast.sim.story import note_text
+from holdfast.sim.spark import SinkQuery, SourceQuery, address_of
+from holdfast.sim.world import World
+
+KINDS = {
+    "crash": "kill -9 of a node (and the stage drivers it runs)",
+    "restart": "the node's process starts again, from its disk",
+    "crash-all": "everything at once",
+    "stall": "the node freezes `for_ms` and wakes up; its clock stops with it unless value = 1",
+    "slow": "the node's CPU and disk are `value` times slower `for_ms`",
+    "drift": "the node's clock runs `value` ppm fast, from now on",
+    "cut": "`node` does not hear `other` `for_ms`, nor the other way round",
+    "cut-one-way": "`other` does not hear `node` `for_ms`",
+    "loss": "a share `value` of all messages is lost `for_ms`",
+    "doubling": "a share `value` of all messages comes twice `for_ms`",
+    "reorder": "messages take up to `value` ms longer `for_ms`",
+    "disk-full": "no more spill on the node's disk `for_ms`",
+    "crash-stage": "kill -9 of a stage's driver",
+    "stall-stage": "a stage's driver freezes `for_ms`; its node takes it for dead, and it wakes up later",
+    "crash-reader": "kill -9 of a sink query",
+    "stall-reader": "a sink query freezes `for_ms`",
+    "drain": "move everything away from the node",
+    "idle": "the stage's source shows no new rows `for_ms`",
+}
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    at_ms: int = 0
+    node: Name = ""
+    other: Name = ""
+    stage: str = ""
+    reader: str = ""
+    for_ms: int = 0
+    value: float = 0.0
+    #: Happen at the first note whose text starts with this (after `at_ms`), instead of at a time.
+    when: str = ""
+    #: Only if the promise of the mode allows it.
+    guarded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"no such fault: {self.kind!r}", hint=f"Choose one of {', '.join(sorted(KINDS))}.")
+
+    def __str__(self) -> str:
+        fields = [f"{n}={v!r}" for n, v in msgspec.structs.asdict(self).items() if v and n not in ("kind", "guarded")]
+        return f"{self.kind} {' '.join(fields)}"
+
+
+class Injector:
+    def __init__(self, world: World, sources: dict[str, SourceQuery], sinks: dict[str, SinkQuery], log) -> None:
+        self.world = world
+        self.sources = sources
+        self.sinks = sinks
+        self.log = log
+        self.done = 0
+        self.skipped = 0
+        self.waiting: list[Fault] = []
+        world.notices.append(self._on_notes)
+
+    def plan(self, faults: tuple[Fault, ...]) -> None:
+        for fault in faults:
+            if fault.when:
+                self.world.call(fault.at_ms * MS, lambda fault=fault: self.waiting.append(fault))
+            else:
+                self.world.call(fault.at_ms * MS, lambda fault=fault: self.inflict(fault))
+
+    def _on_notes(self, at_ns: int, source: Address, notes: list[Note]) -> None:
+        if not self.waiting:
+            return
+        for note in notes:
+            text = note_text(note)
+            for fault in [f for f in self.waiting if text.startswith(f.when)]:
+                self.waiting.remove(fault)
+                self.world.call(0, lambda fault=fault: self.inflict(fault))
+
+    def inflict(self, fault: Fault) -> None:
+        if fault.guarded and fault.kind == "crash" and not self.may_crash(fault.node):
+            self.skipped += 1
+            return
+        self.done += 1
+        self.log(self.world.now_ns, fault)
+        getattr(self, "_" + fault.kind.replace("-", "_"))(fault)
+
+    # --- the promise
+
+    def may_crash(self, name: Name) -> bool:
+        """Would every unit and ledger keep a complete copy on a live node, and the members a majority?"""
+        world = self.world
+        process = world.processes.get(name)
+        if process is None or not process.alive:
+            return False
+        nodes = [world.processes[n].machine for n in world.names if n in world.processes and world.processes[n].alive]
+        record = max((n.record for n in nodes), key=lambda r: r.version)
+        living = [n for n in record.members if n != name and self._is_well(n)]
+        if len(living) < record.majority or len(living) < 2:
+            return False
+        for asset, place in record.places.items():
+            if asset in world.topology.stage or place.primary is None:
+                continue
+            holders = [s for s in (place.primary, place.backup) if s]
+            if name not in [name_of(s) for s in holders]:
+                continue
+            others = [s for s in holders if name_of(s) != name]
+            if not others or not all(self._is_complete(asset, s) for s in others):
+                return False
+        return True
+
+    def _is_well(self, name: Name) -> bool:
+        process = self.world.processes.get(name)
+        return process is not None and process.alive and process.stalled_ns <= self.world.now_ns
+
+    def _is_complete(self, asset: str, seat: str) -> bool:
+        process = self.world.route(seat)
+        if process is None or process.stalled_ns > self.world.now_ns:
+            return False
+        if any(process.host in pair for pair in self.world.network.cuts):
+            return False
+        if asset.endswith(LEDGER):
+            return True
+        state = process.machine.host.states.get(asset)  # type: ignore[attr-defined]
+        return state in (State.BACKUP, State.PRIMARY, State.YIELDING)
+
+    # --- one method per kind
+
+    def _crash(self, fault: Fault) -> None:
+        self.world.crash(fault.node)
+
+    def _restart(self, fault: Fault) -> None:
+        process = self.world.processes.get(fault.node)
+        if process is None or not process.alive:
+            self.world.start_node(fault.node)
+
+    def _crash_all(self, fault: Fault) -> None:
+        for name in self.world.names:
+            self.world.crash(name)
+
+    def _stall(self, fault: Fault) -> None:
+        self.world.stall(fault.node, fault.for_ms * MS, clock_stops=not fault.value)
+
+    def _slow(self, fault: Fault) -> None:
+        process = self.world.processes.get(fault.node)
+        if process is not None:
+            process.slow = max(1, int(fault.value))
+            self.world.call(fault.for_ms * MS, lambda: setattr(process, "slow", 1))
+
+    def _drift(self, fault: Fault) -> None:
+        process = self.world.processes.get(fault.node)
+        if process is not None:
+            before = process.clock(self.world.now_ns)
+            process.drift_ppm = int(fault.value)
+            process.offset_ns += before - process.clock(self.world.now_ns)
+
+    def _cut(self, fault: Fault) -> None:
+        self._cut_one_way(fault)
+        self._cut_one_way(msgspec.structs.replace(fault, node=fault.other, other=fault.node))
+
+    def _cut_one_way(self, fault: Fault) -> None:
+        network = self.world.network
+        network.cut(fault.node, fault.other)
+        self.world.call(fault.for_ms * MS, lambda: network.mend(fault.node, fault.other))
+
+    def _loss(self, fault: Fault) -> None:
+        self.world.network.loss = fault.value
+        self.world.call(fault.for_ms * MS, lambda: setattr(self.world.network, "loss", 0.0))
+
+    def _doubling(self, fault: Fault) -> None:
+        self.world.network.doubling = fault.value
+        self.world.call(fault.for_ms * MS, lambda: setattr(self.world.network, "doubling", 0.0))
+
+    def _reorder(self, fault: Fault) -> None:
+        self.world.network.extra_jitter_ns = int(fault.value * MS)
+        self.world.call(fault.for_ms * MS, lambda: setattr(self.world.network, "extra_jitter_ns", 0))
+
+    def _disk_full(self, fault: Fault) -> None:
+        self.world.set_disk(fault.node, full=True)
+        self.world.call(fault.for_ms * MS, lambda: self.world.set_disk(fault.node, full=False))
+
+    def _crash_stage(self, fault: Fault) -> None:
+        query = self.sources[fault.stage]
+        address = address_of(query)
+        if address is not None:
+            self.world.crash(address)
+            query.lose_driver(20 * MS)
+
+    def _stall_stage(self, fault: Fault) -> None:
+        query = self.sources[fault.stage]
+        address = address_of(query)
+        if address is not None:
+            self.world.stall(address, fault.for_ms * MS, clock_stops=True)
+            query.lose_driver(300 * MS)
+
+    def _crash_reader(self, fault: Fault) -> None:
+        self.sinks[fault.reader].crash()
+
+    def _stall_reader(self, fault: Fault) -> None:
+        self.world.stall(fault.reader, fault.for_ms * MS, clock_stops=True)
+
+    def _drain(self, fault: Fault) -> None:
+        for name in self.world.names:
+            process = self.world.processes.get(name)
+            if process is not None and process.alive and process.stalled_ns <= self.world.now_ns:
+                self.world.feed(process, Received("operator", Drain(name=fault.node)))
+
+    def _idle(self, fault: Fault) -> None:
+        query = self.sources[fault.stage]
+        shift = fault.for_ms * MS
+        now = self.world.now_ns
+        query.source.rows = [(at if at <= now else at + shift, row) for at, row in query.source.rows]
+

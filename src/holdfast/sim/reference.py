@@ -1,0 +1,94 @@
+"""What every edge must carry, computed without nodes, faults or time: the same input, one copy, in order.
+
+The reference takes a batch as soon as the first copy seals it; every other copy, every emission and every row that a
+consumer accepts is then compared with it, element by element. `recompute` goes further: it throws away even the
+operator and computes all windows from the source's rows in one batch, as a Spark batch job would.
+"""
+
+from __future__ import annotations
+
+from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, unit_block
+from holdfast.model.ids import Asset, Edge
+from holdfast.model.messages import CommitRecord
+from holdfast.model.topology import Topology
+from holdfast.sim.costs import Costs
+from holdfast.sim.operators import Meter, WindowSum
+
+
+class Reference:
+    def __init__(self, topology: Topology, window_ns: int) -> None:
+        self.topology = topology
+        self.window_ns = window_ns
+        self.blocks: dict[Edge, list[Block]] = {edge: [] for edge in topology.producer}
+        #: The same by position, to compare with.
+        self.at: dict[Edge, dict[int, Block]] = {edge: {} for edge in topology.producer}
+        self.next: dict[Edge, int] = dict.fromkeys(topology.producer, 0)
+        self.taken: dict[Asset, dict[Edge, int]] = {u.id: dict.fromkeys(sorted(u.inputs), 0) for u in topology.units}
+        self.watermarks = {u.id: dict.fromkeys(sorted(u.inputs), WATERMARK_MIN) for u in topology.units}
+        self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter()) for u in topology.units}
+
+    def add(self, edge: Edge, block: Block) -> None:
+        self.blocks[edge].append(block)
+        self.at[edge][block.start] = block
+        self.next[edge] = block.end
+        self._run()
+
+    def _run(self) -> None:
+        progress = True
+        while progress:
+            progress = False
+            for unit in self.topology.units:
+                while self._step(unit.id):
+                    progress = True
+
+    def _step(self, unit: Asset) -> bool:
+        marks = self.watermarks[unit]
+        lowest = min(marks.values())
+        edge = next(e for e in marks if marks[e] == lowest)
+        index = self.taken[unit][edge]
+        if index == len(self.blocks[edge]):
+            return False
+        block = self.blocks[edge][index]
+        self.taken[unit][edge] += 1
+        marks[edge] = block.watermark
+        after = min(marks.values())
+        rows = self.ops[unit].step(edge, block.rows, after)
+        if after > lowest:
+            for out, made in zip(self.topology.unit[unit].outputs, rows, strict=True):
+                emitted = unit_block(self.next[out], made, after)
+                self.blocks[out].append(emitted)
+                self.at[out][emitted.start] = emitted
+                self.next[out] = emitted.end
+        return True
+
+    def rows(self, edge: Edge) -> list[Row]:
+        return [row for block in self.blocks[edge] for row in block.rows]
+
+
+def recompute(
+    topology: Topology, window_ns: int, commits: dict[Asset, list[CommitRecord]], sources: dict[Asset, list[Row]]
+) -> tuple[dict[Edge, Rows], int]:
+    """All windows of every unit from the sources alone, less the late rows; and how many rows were late."""
+    late = 0
+    inputs: dict[Asset, list[Row]] = {unit.id: [] for unit in topology.units}
+    for stage in topology.stages:
+        watermark = WATERMARK_MIN
+        for commit in commits[stage.id]:
+            for row in sources[stage.id][slice(*commit.offsets)]:
+                if row[1] < watermark:
+                    late += 1
+                else:
+                    inputs[stage.units[row[0] % len(stage.units)]].append(row)
+            watermark = commit.watermark
+    result: dict[Edge, Rows] = {}
+    for unit in topology.units:  # units come in the order of the graph: producers first
+        for edge in unit.inputs:
+            inputs[unit.id].extend(result.get(edge, ()))
+        sums: dict[tuple[int, int], int] = {}
+        for key, time, value in inputs[unit.id]:
+            at = (time - time % window_ns + window_ns, key)
+            sums[at] = sums.get(at, 0) + value
+        rows = tuple((key, end - 1, sums[(end, key)]) for end, key in sorted(sums))
+        for edge in unit.outputs:
+            result[edge] = rows
+    return result, late

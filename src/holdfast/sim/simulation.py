@@ -1,0 +1,266 @@
+"""One run: a world, modelled Spark, a schedule of faults and the checkers; a safety phase, then a liveness phase.
+
+In the safety phase faults happen, and nothing may go wrong. Then everything is healed, crashed nodes come back, the
+sources end, and in bounded time everything must recover: every sink holds every row of every window, every unit has a
+backup again. A schedule that left the mode's promise (a false alarm and a crash hit both copies of a unit) is checked
+for safety only, and counted.
+"""
+
+from __future__ import annotations
+
+import traceback
+from random import Random
+
+import msgspec
+
+from holdfast.core.ready import Effect
+from holdfast.errors import InvariantError
+from holdfast.model.block import WATERMARK_MAX, Row
+from holdfast.model.config import MS, SECOND, Config
+from holdfast.model.ids import Edge
+from holdfast.model.topology import Topology
+from holdfast.sim.checker import Checker, Violation
+from holdfast.sim.costs import Costs
+from holdfast.sim.faults import Fault, Injector
+from holdfast.sim.process import Process
+from holdfast.sim.reference import recompute
+from holdfast.sim.spark import SinkQuery, Source, SourceQuery
+from holdfast.sim.story import Trace
+from holdfast.sim.world import World
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a run is a function of."""
+
+    seed: int
+    nodes: int
+    topology: Topology
+    spares: int = 0
+    faults: tuple[Fault, ...] = ()
+    config: Config = Config()
+    costs: Costs = Costs()
+    #: Length of the safety phase, and how long recovery may take after it.
+    safety_ms: int = 2_000
+    liveness_ms: int = 12_000
+    rows_per_second: int = 300
+    keys: int = 8
+    window_ms: int = 200
+    disorder_ms: int = 60
+    trigger_ms: int = 150
+    reader_trigger_ms: int = 120
+    spark_start_ms: int = 150
+    #: Restart crashed nodes before the liveness phase.
+    revive: bool = True
+    #: False: stop after the safety phase (scenarios that break the promise on purpose).
+    must_recover: bool = True
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a run came to."""
+
+    seed: int
+    violation: str = ""
+    rule: str = ""
+    #: The schedule left the promise of the mode: safety was checked, recovery was not demanded.
+    excused: bool = False
+    events: int = 0
+    checks: int = 0
+    faults: int = 0
+    skipped: int = 0
+    rows: int = 0
+    late: int = 0
+    results: int = 0
+    messages: int = 0
+    bytes: int = 0
+    virtual_ms: int = 0
+    records: int = 0
+    promotions: int = 0
+    instability_ms: list[float] = []
+
+
+def source_rows(setup: Setup, stage: str) -> list[tuple[int, Row]]:
+    """Rows of one source: event times a little out of order; what is too old will be late."""
+    rng = Random(f"rows {stage} {setup.seed}")
+    step_ns = SECOND // setup.rows_per_second
+    rows = []
+    for i in range(setup.safety_ms * setup.rows_per_second // 1_000):
+        at_ns = i * step_ns
+        event_ns = max(0, at_ns - rng.randrange(setup.disorder_ms * MS + 1))
+        rows.append((at_ns, (rng.randrange(setup.keys), event_ns, rng.randrange(1, 5))))
+    return rows
+
+
+class Simulation:
+    def __init__(self, setup: Setup, trace: Trace | None = None) -> None:
+        self.setup = setup
+        names = tuple(f"n{i}" for i in range(setup.nodes))
+        spares = tuple(f"n{i}" for i in range(setup.nodes, setup.nodes + setup.spares))
+        self.world = World(
+            topology=setup.topology,
+            names=names,
+            spares=spares,
+            config=setup.config,
+            costs=setup.costs,
+            seed=setup.seed,
+            window_ns=setup.window_ms * MS,
+        )
+        self.trace = trace
+        if trace is not None:
+            self.world.notices.append(trace.on_notes)
+            if trace.messages:
+                self.world.wiretap = trace.on_message
+        self.checker = Checker(self.world)
+        self.instability_ms: list[float] = []
+        self.world.notices.append(self._watch)
+        self.sources = {
+            stage.id: SourceQuery(
+                self.world,
+                stage,
+                Source(source_rows(setup, stage.id)),
+                trigger_ns=setup.trigger_ms * MS,
+                start_ns=setup.spark_start_ms * MS,
+                seed=setup.seed,
+            )
+            for stage in setup.topology.stages
+        }
+        self.sinks = {
+            reader.id: SinkQuery(
+                self.world, reader, trigger_ns=setup.reader_trigger_ms * MS, restart_ns=setup.spark_start_ms * MS
+            )
+            for reader in setup.topology.readers
+        }
+        self.injector = Injector(self.world, self.sources, self.sinks, self._log_fault)
+        self.world.on_effect = self._on_effect
+
+    def _on_effect(self, process: Process, effect: Effect) -> None:
+        self.sources[effect.stage].on_effect(process, effect)  # type: ignore[union-attr]
+
+    def _log_fault(self, at_ns: int, fault: Fault) -> None:
+        if self.trace is not None:
+            self.trace.on_fault(at_ns, fault)
+
+    def _watch(self, at_ns: int, source: str, notes: list) -> None:
+        for note in notes:
+            if note[0] == "stable-again":
+                self.instability_ms.append(note[3] / MS)
+
+    # --- phases
+
+    def run(self) -> Outcome:
+        """The whole run. A violation is part of the outcome, never an exception."""
+        outcome = Outcome(seed=self.setup.seed)
+        try:
+            self.run_safety()
+            if self.setup.must_recover:
+                outcome.excused = not self.run_liveness()
+        except Violation as violation:
+            outcome.rule, outcome.violation = violation.rule, str(violation)
+        except (InvariantError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            outcome.rule = "a machine refused to go on"
+            outcome.violation = f"{type(error).__name__}: {error} ({where.name} at {self.world.now_ns / 1e6:.3f} ms)"
+        return self._filled(outcome)
+
+    def _filled(self, outcome: Outcome) -> Outcome:
+        world = self.world
+        outcome.events = world.events
+        outcome.checks = self.checker.count
+        outcome.faults = self.injector.done
+        outcome.skipped = self.injector.skipped
+        outcome.rows = sum(len(query.source.rows) for query in self.sources.values())
+        outcome.results = sum(len(b.rows) for s in self.sinks.values() for e in s.spec.edges for b in s.blocks(e))
+        outcome.messages = world.network.messages
+        outcome.bytes = world.network.bytes
+        outcome.virtual_ms = world.now_ns // MS
+        outcome.records = self.checker.record.version
+        outcome.promotions = sum(1 for _, epoch in self.checker.primaries if epoch > 1)
+        outcome.instability_ms = self.instability_ms
+        return outcome
+
+    def run_safety(self) -> None:
+        world = self.world
+        for name in world.names[: self.setup.nodes]:
+            world.start_node(name)
+        for i, sink in enumerate(self.sinks.values()):
+            sink.boot(world.names[i % self.setup.nodes])
+        self.injector.plan(self.setup.faults)
+        world.run(self.setup.safety_ms * MS)
+
+    def run_liveness(self) -> bool:
+        """Heal everything; then all must come right. False if the promise was left."""
+        world = self.world
+        self.injector.waiting.clear()
+        world.network.heal()
+        for name in world.names:
+            process = world.processes.get(name)
+            if process is None:
+                continue
+            process.stalled_ns = min(process.stalled_ns, world.now_ns + 50 * MS)
+            process.slow = 1
+            if process.alive:
+                world.set_disk(name, full=False)
+            elif self.setup.revive:
+                world.start_node(name)
+        for query in self.sources.values():
+            query.source.closed = True
+            query.source.rows = [(min(at, world.now_ns), row) for at, row in query.source.rows]
+        deadline_ns = world.now_ns + self.setup.liveness_ms * MS
+        while not self._is_done():
+            if world.now_ns >= deadline_ns:
+                if self._is_lost():
+                    return False
+                self.checker.fail("not recovered", self._what_is_missing())
+            world.run(world.now_ns + 50 * MS)
+        self._check_end()
+        return True
+
+    def _is_lost(self) -> bool:
+        """A unit's only copies died: more than the mode promises to survive."""
+        for unit in self.setup.topology.unit:
+            place = self.checker.record.places[unit]
+            if place.primary is None or self.world.route(place.primary) is None:
+                return True
+        return False
+
+    def _is_done(self) -> bool:
+        if any(not query.finished for query in self.sources.values()):
+            return False
+        if not self._is_protected():
+            return False
+        return all(not self._missing(sink, edge) for sink in self.sinks.values() for edge in sink.spec.edges)
+
+    def _is_protected(self) -> bool:
+        record = self.checker.record
+        if len(record.members) - len(record.draining) < 2:
+            return True
+        return all(
+            place.backup is not None for asset, place in record.places.items() if asset not in self.setup.topology.stage
+        )
+
+    def _missing(self, sink: SinkQuery, edge: Edge) -> bool:
+        if sink.spec.leased:
+            return False
+        known = self.checker.reference.blocks[edge]
+        return not known or known[-1].watermark < WATERMARK_MAX or sink.start[edge] < known[-1].end
+
+    def _what_is_missing(self) -> str:
+        open_stages = [name for name, query in self.sources.items() if not query.finished]
+        open_edges = [f"{s.spec.id}:{e}" for s in self.sinks.values() for e in s.spec.edges if self._missing(s, e)]
+        return f"stages {open_stages}, edges {open_edges}, protected {self._is_protected()}"
+
+    def _check_end(self) -> None:
+        """Sinks equal the reference; the reference equals one batch computation over the sources' rows."""
+        commits = {stage: [c for _, c in sorted(found.items())] for stage, found in self.checker.commits.items()}
+        rows = {stage: [row for _, row in query.source.rows] for stage, query in self.sources.items()}
+        right, late = recompute(self.setup.topology, self.setup.window_ms * MS, commits, rows)
+        recorded = sum(commit.late for found in commits.values() for commit in found)
+        if late != recorded:
+            self.checker.fail("late rows are miscounted", f"{recorded} recorded, {late} found")
+        for sink in self.sinks.values():
+            for edge in sink.spec.edges:
+                held = sink.blocks(edge)
+                if not sink.spec.leased and held != self.checker.reference.blocks[edge]:
+                    self.checker.fail("the sink is not the reference", f"{sink.spec.id} {edge}")
+        for edge, expected in right.items():
+            if sorted(self.checker.reference.rows(edge)) != sorted(expected):
+                self.checker.fail("the result is not the batch result", edge)

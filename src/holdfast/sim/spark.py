@@ -1,0 +1,266 @@
+"""Spark as the core sees it: micro-batches, a write-ahead log, re-runs of what was not committed, crashes in between.
+
+The durable part of a query (its checkpoint directory and what its sink holds) outlives every process; the running
+part can die between any two steps, because each step is an event of its own. A re-run takes the planned offsets
+again; rows come in another order within a task, other attempts are accepted, and stray attempts deliver too.
+A sink is idempotent by batch id. The source's `commit` comes when the *next* batch is planned, as in Spark.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from holdfast.core.reader import Reader
+from holdfast.core.ready import BatchDone, ChildDied, Effect, Opened, StageFailed, StartStage, StopStage
+from holdfast.core.stage import Phase, RunBatch, StageDriver, TaskRows
+from holdfast.model.block import WATERMARK_MIN, Block, Row
+from holdfast.model.config import MS
+from holdfast.model.ids import Address, Edge, Name, driver_of, stage_edge
+from holdfast.model.topology import ReaderSpec, StageSpec
+from holdfast.sim.process import Process
+from holdfast.sim.world import World
+
+
+class Source:
+    """A replayable source: row i appears at its time and can be read again for ever."""
+
+    def __init__(self, rows: list[tuple[int, Row]]) -> None:
+        self.rows = rows
+        self.closed = False
+
+    def available(self, now_ns: int, seen: int) -> int:
+        while seen < len(self.rows) and self.rows[seen][0] <= now_ns:
+            seen += 1
+        return seen
+
+
+class SourceQuery:
+    """One stage on Spark: durable checkpoint, and the driver that runs now (if any)."""
+
+    def __init__(self, world: World, spec: StageSpec, source: Source, *, trigger_ns: int, start_ns: int, seed: int):
+        self.world = world
+        self.spec = spec
+        self.source = source
+        self.trigger_ns = trigger_ns
+        self.start_ns = start_ns
+        self.rng = Random(f"query {spec.id} {seed}")
+        #: The checkpoint directory: planned offsets per batch, and the last committed batch.
+        self.planned: dict[int, tuple[int, int, bool]] = {}
+        self.committed = -1
+        self.start_offset = 0
+        self.finished = False
+        self.process: Process | None = None
+
+    def on_effect(self, process: Process, effect: Effect) -> None:
+        if isinstance(effect, StartStage):
+            self.world.call(self.start_ns, lambda: self._boot(process, effect.epoch))
+        elif isinstance(effect, StopStage):
+            self.world.crash(driver_of(self.spec.id, effect.epoch))
+        elif isinstance(effect, Opened):
+            self._on_opened(process, effect)
+        elif isinstance(effect, BatchDone):
+            self._later(process, 10 * MS, lambda: self._commit(process, effect.batch))
+        elif isinstance(effect, StageFailed):
+            self.world.crash(process.address)
+
+    def _boot(self, node: Process, epoch: int) -> None:
+        """The child process is up: if its node still lives and still wants it."""
+        machine = self.world.node(node.host)
+        if not node.alive or machine is not node.machine or machine.stages.get(self.spec.id) != epoch:
+            return
+        address = driver_of(self.spec.id, epoch)
+        clock_ns = node.clock(self.world.now_ns)
+        driver = StageDriver(self.spec, epoch, self.world.config, machine.record, clock_ns)
+        process = Process(address, node.host, driver, None)
+        process.offset_ns, process.drift_ppm = node.offset_ns, node.drift_ppm
+        self.process = process
+        self.world.add(process)
+
+    def _later(self, process: Process, after_ns: int, action) -> None:
+        """The next step of this driver, unless it dies before; a stalled one does it when it wakes."""
+
+        def step() -> None:
+            if not process.alive:
+                return
+            if process.stalled_ns > self.world.now_ns:
+                self.world.call(process.stalled_ns - self.world.now_ns, step)
+                return
+            action()
+
+        self.world.call(after_ns, step)
+
+    def _on_opened(self, process: Process, effect: Opened) -> None:
+        """Make the checkpoint agree with the ledger: the ledger is the truth."""
+        commit = effect.commit
+        if commit is not None and commit.batch >= self.committed:
+            self.committed = commit.batch
+            self.start_offset = commit.offsets[1]
+            self.planned = {b: p for b, p in self.planned.items() if b > commit.batch}
+        self._later(process, 0, lambda: self._plan(process))
+
+    def _plan(self, process: Process) -> None:
+        """Write the offsets of the next batch ahead, or find them written."""
+        if self.finished:
+            return
+        batch = self.committed + 1
+        if batch not in self.planned:
+            end = self.source.available(self.world.now_ns, self.start_offset)
+            final = self.source.closed and end == len(self.source.rows)
+            self.planned[batch] = (self.start_offset, end, final)
+        self._later(process, 10 * MS, lambda: self._run(process, batch))
+
+    def _run(self, process: Process, batch: int) -> None:
+        driver = process.machine
+        if not isinstance(driver, StageDriver) or driver.phase is not Phase.READY or batch not in self.planned:
+            return
+        start, end, final = self.planned[batch]
+        rows = [row for _, row in self.source.rows[start:end]]
+        on_time = [row for row in rows if row[1] >= driver.watermark]
+        tasks, strays = self._tasks(on_time)
+        event = RunBatch(
+            batch=batch,
+            tasks=tasks,
+            strays=strays,
+            offsets=(start, end),
+            event_time_max=max((row[1] for row in rows), default=WATERMARK_MIN),
+            late=len(rows) - len(on_time),
+            final=final,
+        )
+        self._later(process, 20 * MS, lambda: self._feed(process, event))
+
+    def _feed(self, process: Process, event: RunBatch) -> None:
+        driver = process.machine
+        if isinstance(driver, StageDriver) and driver.phase is Phase.READY:
+            self.world.feed(process, event)
+
+    def _tasks(self, rows: list[Row]) -> tuple[tuple[TaskRows, ...], tuple[TaskRows, ...]]:
+        """Two tasks; order within a task is nobody's promise; now and then an attempt that is not accepted."""
+        rng, units = self.rng, self.spec.units
+        tasks, strays = [], []
+        for task in range(2):
+            mine = rows[task::2]
+            rng.shuffle(mine)
+            attempt = 0
+            if rng.random() < 0.2:
+                strays.append(TaskRows(task, 0, self._parts(mine[: rng.randrange(len(mine) + 1)], units)))
+                attempt = 1
+            tasks.append(TaskRows(task, attempt, self._parts(mine, units)))
+        return tuple(tasks), tuple(strays)
+
+    def _parts(self, rows: list[Row], units: tuple[str, ...]) -> dict[Edge, tuple[Row, ...]]:
+        parts: dict[Edge, list[Row]] = {}
+        for row in rows:
+            parts.setdefault(stage_edge(self.spec.id, units[row[0] % len(units)]), []).append(row)
+        return {edge: tuple(found) for edge, found in sorted(parts.items())}
+
+    def _commit(self, process: Process, batch: int) -> None:
+        if batch in self.planned:
+            _, self.start_offset, final = self.planned.pop(batch)
+            self.committed = batch
+            self.finished = self.finished or final
+        self._later(process, self.trigger_ns, lambda: self._plan(process))
+
+    def lose_driver(self, node_notices_after_ns: int) -> None:
+        """The driver is dead or deaf: its node notices, and reports it."""
+        process = self.process
+        if process is None:
+            return
+        driver = process.machine
+        node = self.world.processes.get(process.host)
+        if isinstance(driver, StageDriver) and node is not None:
+            event = ChildDied(self.spec.id, driver.epoch)
+            self.world.call(node_notices_after_ns, lambda: node.alive and self.world.feed(node, event))
+
+
+class SinkQuery:
+    """A Spark query that reads edges into a sink. Restarts by itself, from its checkpoint."""
+
+    def __init__(self, world: World, spec: ReaderSpec, *, trigger_ns: int, restart_ns: int) -> None:
+        self.world = world
+        self.spec = spec
+        self.trigger_ns = trigger_ns
+        self.restart_ns = restart_ns
+        self.planned: dict[int, dict[Edge, int]] = {}
+        self.committed = -1
+        self.start: dict[Edge, int] = dict.fromkeys(spec.edges, 0)
+        #: What the sink holds: batch id -> blocks per edge. Writing a batch twice replaces it.
+        self.held: dict[int, dict[Edge, list[Block]]] = {}
+        self.lives = 0
+        self.process: Process | None = None
+        self.failed = ""
+
+    def boot(self, record_from: Name) -> None:
+        self.lives += 1
+        node = self.world.node(record_from)
+        record = node.record if node is not None and node.record.version else self.world.first
+        reader = Reader(
+            self.spec, self.lives, self.world.topology, self.world.config, record, self.start, self.world.now_ns
+        )
+        self.process = Process(self.spec.id, self.spec.id, reader, None)
+        self.world.add(self.process)
+        self._later(self.process, self.trigger_ns, self._plan)
+
+    def crash(self) -> None:
+        if self.process is None or not self.process.alive:
+            return
+        self.world.crash(self.process.address)
+        self.world.call(self.restart_ns, lambda: self.boot(self.world.names[self.lives % len(self.world.names)]))
+
+    def _later(self, process: Process, after_ns: int, action) -> None:
+        def step() -> None:
+            if not process.alive:
+                return
+            if process.stalled_ns > self.world.now_ns:
+                self.world.call(process.stalled_ns - self.world.now_ns, step)
+                return
+            action(process)
+
+        self.world.call(after_ns, step)
+
+    def _plan(self, process: Process) -> None:
+        reader = process.machine
+        if not isinstance(reader, Reader):
+            return
+        if reader.lost:
+            self.failed = f"rows are gone: {reader.lost}"
+            return
+        batch = self.committed + 1
+        if batch not in self.planned:
+            latest = reader.latest()
+            if latest == self.start:
+                self._later(process, self.trigger_ns, self._plan)
+                return
+            self.planned[batch] = latest
+            ready = reader.commit(self.start, process.clock(self.world.now_ns))
+            self.world._do(process, ready)
+        self._later(process, 5 * MS, lambda p: self._read(p, batch))
+
+    def _read(self, process: Process, batch: int) -> None:
+        """Wait for the rows; then write them, all at once."""
+        reader = process.machine
+        if not isinstance(reader, Reader):
+            return
+        found: dict[Edge, list[Block]] = {}
+        for edge, end in self.planned[batch].items():
+            blocks = reader.read(edge, self.start[edge], end)
+            if blocks is None:
+                self._later(process, 20 * MS, lambda p: self._read(p, batch))
+                return
+            found[edge] = blocks
+        self._later(process, 5 * MS, lambda p: self._write(p, batch, found))
+
+    def _write(self, process: Process, batch: int, found: dict[Edge, list[Block]]) -> None:
+        self.held[batch] = found
+        self._later(process, 5 * MS, lambda p: self._commit(p, batch))
+
+    def _commit(self, process: Process, batch: int) -> None:
+        self.start = self.planned.pop(batch)
+        self.committed = batch
+        self._later(process, self.trigger_ns, self._plan)
+
+    def blocks(self, edge: Edge) -> list[Block]:
+        return [block for batch in sorted(self.held) for block in self.held[batch].get(edge, ())]
+
+
+def address_of(query: SourceQuery) -> Address | None:
+    return query.process.address if query.process is not None and query.process.alive else None

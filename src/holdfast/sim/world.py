@@ -1,0 +1,257 @@
+"""The event loop of the virtual world: one heap, one clock, one seed.
+
+A world owns processes and moves events between them; it decides nothing about streams. What each step of a machine
+wants (`Ready`) is done in the order of the contract: a step's messages leave only when its writes are on disk.
+Every event of a process waits until that process is neither stalled nor busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from random import Random
+
+from holdfast.core.node import Node
+from holdfast.core.ready import TICK, DiskFull, Effect, Ready, Received, Spill
+from holdfast.model.config import Config
+from holdfast.model.ids import Address, Name, life_of, name_of
+from holdfast.model.messages import Message
+from holdfast.model.record import Record, first_record
+from holdfast.model.topology import Topology, UnitSpec
+from holdfast.sim.costs import Costs
+from holdfast.sim.network import Network
+from holdfast.sim.operators import Meter, WindowSum
+from holdfast.sim.process import Held, Process, VirtualDisk
+
+_MESSAGE, _WAKE, _SYNC, _CALL = range(4)
+
+Notice = Callable[[int, Address, list], None]
+
+
+class World:
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        names: tuple[Name, ...],
+        config: Config,
+        costs: Costs,
+        seed: int,
+        window_ns: int,
+        spares: tuple[Name, ...] = (),
+    ) -> None:
+        self.topology = topology
+        self.names = (*names, *spares)
+        self.config = config
+        self.costs = costs
+        self.window_ns = window_ns
+        self.rng = Random(f"world {seed}")
+        self.network = Network(costs, Random(f"network {seed}"))
+        self.meter = Meter()
+        self.first: Record = first_record(topology, names)
+        self.now_ns = 0
+        self.events = 0
+        self.processes: dict[Address, Process] = {}
+        self.disks: dict[Name, VirtualDisk] = {name: VirtualDisk() for name in self.names}
+        #: Nodes whose disk takes no more spill.
+        self.full: dict[Name, None] = {}
+        self.spill_bytes: dict[tuple[Name, str], int] = {}
+        #: Who is told of every step's notes, and of every message (tracing only).
+        self.notices: list[Notice] = []
+        self.wiretap: Callable[[int, Address, Address, Message], None] | None = None
+        #: Who takes effects of drivers and of nodes (modelled Spark).
+        self.on_effect: Callable[[Process, Effect], None] = lambda process, effect: None
+        self._heap: list[tuple] = []
+        self._count = 0
+
+    # --- processes
+
+    def operator(self, spec: UnitSpec) -> WindowSum:
+        return WindowSum(spec, self.window_ns, self.costs, self.meter)
+
+    def node(self, name: Name) -> Node | None:
+        """The living node of this name."""
+        process = self.processes.get(name)
+        return process.machine if process is not None and process.alive else None  # type: ignore[return-value]
+
+    def start_node(self, name: Name) -> None:
+        """A node's process starts (again): it finds what its disk has."""
+        disk = self.disks[name]
+        before = self.processes.get(name)
+        process = Process(name, name, None, disk)  # type: ignore[arg-type]
+        if before is not None:
+            process.drift_ppm, process.offset_ns = before.drift_ppm, before.offset_ns
+        node = Node(
+            name,
+            self.names,
+            self.topology,
+            self.config,
+            self.operator,
+            Random(f"{name} {self.rng.random()}"),
+            dict(disk.content),
+            self.first,
+            process.clock(self.now_ns),
+        )
+        process.machine = node
+        process.address = node.seat
+        self.processes[name] = process
+        self._do(process, node.start(process.clock(self.now_ns)))
+
+    def add(self, process: Process) -> None:
+        """A driver or a reader starts."""
+        self.processes[process.address] = process
+        self._wake(process, self.now_ns)
+
+    def crash(self, address: Address) -> None:
+        """kill -9: memory and unsynced writes are gone; on a node, the drivers it runs too."""
+        process = self.processes.get(address)
+        if process is None or not process.alive:
+            return
+        process.alive = False
+        process.held.clear()
+        if process.disk is not None:
+            process.disk.crash(self.rng)
+            for key in [key for key in self.spill_bytes if key[0] == address]:
+                del self.spill_bytes[key]
+            for other in list(self.processes.values()):
+                if other.host == address and other.alive:
+                    self.crash(other.address)
+
+    def stall(self, address: Address, for_ns: int, *, clock_stops: bool) -> None:
+        """The process freezes; when it wakes it may believe that no time has passed."""
+        process = self.processes.get(address)
+        if process is None or not process.alive:
+            return
+        process.stalled_ns = max(process.stalled_ns, self.now_ns + for_ns)
+        if clock_stops:
+            process.offset_ns -= for_ns
+
+    # --- events
+
+    def _push(self, at_ns: int, kind: int, process: Process | None, payload: object) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at_ns, self._count, kind, process, payload))
+
+    def call(self, after_ns: int, action: Callable[[], None]) -> None:
+        """Do something later that belongs to no process (faults, modelled Spark, observers)."""
+        self._push(self.now_ns + after_ns, _CALL, None, action)
+
+    def _wake(self, process: Process, at_ns: int) -> None:
+        process.wake_token += 1
+        self._push(max(at_ns, self.now_ns), _WAKE, process, process.wake_token)
+
+    def route(self, address: Address) -> Process | None:
+        """The process that answers at this address now: a seat of an earlier life answers nowhere."""
+        process = self.processes.get(name_of(address))
+        if process is None or not process.alive:
+            return None
+        life = life_of(address)
+        if life and process.machine.life != life:  # type: ignore[attr-defined]
+            return None
+        return process
+
+    def send(self, source: Process, target: Address, message: Message, at_ns: int) -> None:
+        process = self.processes.get(name_of(target))
+        if process is None:
+            return
+        if self.wiretap is not None:
+            self.wiretap(at_ns, source.address, target, message)
+        for arrives_ns in self.network.arrivals(source.host, process.host, message, at_ns):
+            self._push(arrives_ns, _MESSAGE, None, (source.address, target, message))
+
+    def run(self, until_ns: int) -> None:
+        """Everything that happens until then."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_ns:
+            at_ns, _, kind, process, payload = heapq.heappop(heap)
+            self.now_ns = at_ns
+            if kind == _MESSAGE:
+                self._on_message(payload)
+            elif kind == _WAKE:
+                self._on_wake(process, payload)
+            elif kind == _SYNC:
+                self._on_sync(process)
+            else:
+                payload()
+        self.now_ns = max(self.now_ns, until_ns)
+
+    def _is_held_up(self, process: Process, kind: int, payload: object) -> bool:
+        """Stalled or busy: the event comes again when it is neither."""
+        free_ns = max(process.stalled_ns, process.busy_ns)
+        if free_ns <= self.now_ns:
+            return False
+        self._push(free_ns, kind, None if kind == _MESSAGE else process, payload)
+        return True
+
+    def _on_message(self, payload: tuple[Address, Address, Message]) -> None:
+        source, target, message = payload
+        process = self.route(target)
+        if process is None or self._is_held_up(process, _MESSAGE, payload):
+            return
+        self.feed(process, Received(source, message))
+
+    def _on_wake(self, process: Process, token: int) -> None:
+        if not process.alive or token != process.wake_token or self._is_held_up(process, _WAKE, token):
+            return
+        self.feed(process, TICK)
+
+    def feed(self, process: Process, event: object) -> None:
+        """One step of one machine."""
+        self.events += 1
+        self._do(process, process.machine.step(event, process.clock(self.now_ns)))
+
+    def _do(self, process: Process, ready: Ready) -> None:
+        cost_ns = (self.costs.event_ns + self.meter.take()) * process.slow
+        process.busy_ns = done_ns = self.now_ns + cost_ns
+        if ready.notes:
+            for notice in self.notices:
+                notice(self.now_ns, process.address, ready.notes)
+        if ready.wake_ns:
+            self._wake(process, max(done_ns, process.true_time(ready.wake_ns)))
+        if ready.persist and process.disk is not None:
+            process.disk.write(ready.persist)
+            process.held.append(Held(len(ready.persist), ready.send, ready.apply))
+            self._push(done_ns + self.costs.sync_ns * process.slow, _SYNC, process, None)
+        elif process.held:
+            process.held.append(Held(0, ready.send, ready.apply))
+        else:
+            self._release(process, ready.send, ready.apply, done_ns)
+
+    def _on_sync(self, process: Process) -> None:
+        """The oldest writes are on disk: what waited for them, and only for them, goes out."""
+        if not process.alive or process.disk is None:
+            return
+        if process.stalled_ns > self.now_ns:
+            self._push(process.stalled_ns, _SYNC, process, None)
+            return
+        held = process.held.popleft()
+        process.disk.sync(held.writes)
+        self._release(process, held.send, held.apply, self.now_ns)
+        while process.alive and process.held and not process.held[0].writes:
+            held = process.held.popleft()
+            self._release(process, held.send, held.apply, self.now_ns)
+
+    def _release(self, process: Process, send: list, apply: list, at_ns: int) -> None:
+        for target, message in send:
+            self.send(process, target, message, at_ns)
+        for effect in apply:
+            if isinstance(effect, Spill):
+                self._spill(process, effect)
+            else:
+                self.on_effect(process, effect)
+
+    def _spill(self, process: Process, effect: Spill) -> None:
+        """Account for what a queue keeps on disk; a full disk says so."""
+        self.spill_bytes[(process.host, effect.edge)] = max(0, effect.to - effect.trimmed)
+        if process.host in self.full:
+            self.call(0, lambda: self.set_disk(process.host, full=True))
+
+    def set_disk(self, name: Name, *, full: bool) -> None:
+        if full:
+            self.full[name] = None
+        else:
+            self.full.pop(name, None)
+        process = self.processes.get(name)
+        if process is not None and process.alive:
+            self.feed(process, DiskFull(full))
+
