@@ -19,7 +19,7 @@ from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import WATERMARK_MIN, Block
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge
-from holdfast.model.messages import Capture
+from holdfast.model.messages import Capture, CommitRecord
 from holdfast.model.topology import Topology, UnitSpec
 
 
@@ -104,6 +104,14 @@ class Copy:
             return []  # windows close only when the watermark moves, so there are no rows either
         self.watermark = lowest
         return [(queue, queue.append(made, lowest)) for queue, made in zip(self.outputs, rows, strict=True)]
+
+    def seal(self, edge: Edge, commit: CommitRecord) -> Block | None:
+        """A committed batch gets its positions here. An image may have its effect already: then it is not kept."""
+        inbox = self.inboxes[edge]
+        block = inbox.seal(commit)
+        if block is not None:
+            inbox.drop(self.input(edge).position)
+        return block
 
     def fits(self, capture: Capture) -> bool:
         """An image accepts only what starts where it stands."""

@@ -134,7 +134,7 @@ class HandOver:
 
     def _seal(self, copy: Copy, stage: Asset, commit: CommitRecord, now_ns: int, ready: Ready) -> None:
         edge = stage_edge(stage, copy.id)
-        block = copy.inboxes[edge].seal(commit)
+        block = copy.seal(edge, commit)
         if block is None:
             return
         ready.notes.append(("sealed", copy.id, edge, self.host.seat, block))

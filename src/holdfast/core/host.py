@@ -79,15 +79,12 @@ class Host:
                 self.copies[unit] = self._new_copy(unit, based=False)
                 ready.notes.append(("joining", unit, self.seat, place.since))
             case Action.KEEP:
-                if not self.copies[unit].based:
-                    raise InvariantError("a backup has no image", detail=f"{unit} on {self.seat}: {place}")
+                self._check_based(unit, place)
             case Action.PROMOTE:
-                self.copies[unit].promote(now_ns + self.config.lease_ns)
-                self._run(unit, place, now_ns, ready)
+                self._check_based(unit, place)
+                self._promote(unit, place, now_ns, ready)
             case Action.RETARGET:
-                if place.epoch != self.primaries[unit].epoch:
-                    raise InvariantError("a primary missed an epoch of its own", detail=f"{unit}: {place}")
-                self.primaries[unit].on_place(place, now_ns, ready)
+                self._retarget(unit, place, now_ns, ready)
             case Action.DEMOTE:
                 self.primaries.pop(unit)
                 self.copies[unit].demote()
@@ -96,6 +93,24 @@ class Host:
                 self.primaries.pop(unit, None)
                 self.copies.pop(unit, None)
                 ready.notes.append(("dropped", unit, self.seat, place.epoch))
+
+    def _check_based(self, unit: Asset, place: Place) -> None:
+        if not self.copies[unit].based:
+            raise InvariantError("a copy without an image is named", detail=f"{unit} on {self.seat}: {place}")
+
+    def _promote(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        self.copies[unit].promote(now_ns + self.config.lease_ns)
+        self._run(unit, place, now_ns, ready)
+
+    def _retarget(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        primary = self.primaries[unit]
+        if place.epoch == primary.epoch:
+            primary.on_place(place, now_ns, ready)
+            return
+        if not primary.frozen:
+            raise InvariantError("a primary missed an epoch of its own", detail=f"{unit} on {self.seat}: {place}")
+        self.copies[unit].demote()  # it handed over, missed that it was backup, and is primary again
+        self._promote(unit, place, now_ns, ready)
 
     def _new_copy(self, unit: Asset, *, based: bool) -> Copy:
         spec = self.topology.unit[unit]

@@ -1,7 +1,8 @@
 """What a node is to a unit, and what it does when the placement record says otherwise.
 
 The table is the whole of it: every state a copy can be in, every role the record can give it, and the one action
-that follows. A pair that is not in it cannot come from a correct coordinator: it is refused loudly.
+that follows. A pair that is not in it cannot come from a correct coordinator: it is refused loudly. A node may miss
+records in between (a joining copy finds itself primary), but never one under which it had to take part.
 """
 
 from __future__ import annotations
@@ -48,10 +49,13 @@ TRANSITIONS: dict[tuple[State, Role], tuple[State, Action]] = {
     (State.JOINING, Role.NONE): (State.ABSENT, Action.DROP),
     (State.JOINING, Role.JOINING): (State.JOINING, Action.REJOIN),
     (State.JOINING, Role.BACKUP): (State.BACKUP, Action.KEEP),
+    (State.JOINING, Role.PRIMARY): (State.PRIMARY, Action.PROMOTE),
+    (State.JOINING, Role.MOVING): (State.YIELDING, Action.PROMOTE),
     (State.BACKUP, Role.NONE): (State.ABSENT, Action.DROP),
     (State.BACKUP, Role.JOINING): (State.JOINING, Action.REJOIN),
     (State.BACKUP, Role.BACKUP): (State.BACKUP, Action.KEEP),
     (State.BACKUP, Role.PRIMARY): (State.PRIMARY, Action.PROMOTE),
+    (State.BACKUP, Role.MOVING): (State.YIELDING, Action.PROMOTE),
     (State.PRIMARY, Role.NONE): (State.ABSENT, Action.DROP),
     (State.PRIMARY, Role.JOINING): (State.JOINING, Action.REJOIN),
     (State.PRIMARY, Role.PRIMARY): (State.PRIMARY, Action.RETARGET),

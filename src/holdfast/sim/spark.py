@@ -228,11 +228,12 @@ class SinkQuery:
         if batch not in self.planned:
             latest = reader.latest()
             if latest == self.start:
+                # Spark would not call `commit` before the next batch; the stage's process reads the commit log instead.
+                self.world.do(process, reader.commit(self.start, process.clock(self.world.now_ns)))
                 self._later(process, self.trigger_ns, self._plan)
                 return
             self.planned[batch] = latest
-            ready = reader.commit(self.start, process.clock(self.world.now_ns))
-            self.world._do(process, ready)
+            self.world.do(process, reader.commit(self.start, process.clock(self.world.now_ns)))
         self._later(process, 5 * MS, lambda p: self._read(p, batch))
 
     def _read(self, process: Process, batch: int) -> None:

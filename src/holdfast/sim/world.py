@@ -95,7 +95,7 @@ class World:
         process.machine = node
         process.address = node.seat
         self.processes[name] = process
-        self._do(process, node.start(process.clock(self.now_ns)))
+        self.do(process, node.start(process.clock(self.now_ns)))
 
     def add(self, process: Process) -> None:
         """A driver or a reader starts."""
@@ -198,9 +198,9 @@ class World:
     def feed(self, process: Process, event: object) -> None:
         """One step of one machine."""
         self.events += 1
-        self._do(process, process.machine.step(event, process.clock(self.now_ns)))
+        self.do(process, process.machine.step(event, process.clock(self.now_ns)))
 
-    def _do(self, process: Process, ready: Ready) -> None:
+    def do(self, process: Process, ready: Ready) -> None:
         cost_ns = (self.costs.event_ns + self.meter.take()) * process.slow
         process.busy_ns = done_ns = self.now_ns + cost_ns
         if ready.notes:

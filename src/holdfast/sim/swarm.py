@@ -1,0 +1,106 @@
+"""Random fault schedules: each seed draws a cluster, a pipeline, settings, and its own mix of kinds of faults.
+
+As in swarm testing, a schedule does not use every kind: a random few, often. That finds what an even mix hides.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from holdfast.model.config import MS, Config
+from holdfast.model.topology import ReaderSpec, Topology, layered
+from holdfast.sim.faults import Fault
+from holdfast.sim.simulation import Setup
+
+#: Kinds a schedule may draw; what a crash leaves behind is brought back by a restart drawn with it.
+SWARM = (
+    "crash", "stall", "slow", "drift", "cut", "cut-one-way", "loss", "doubling", "reorder", "disk-full",
+    "crash-stage", "stall-stage", "crash-reader", "stall-reader", "drain", "idle",
+)  # fmt: skip
+
+
+def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...] = SWARM) -> Setup:
+    """The schedule of this seed. `nodes` and `units` fix what is otherwise drawn (3 to 10 nodes, 1 to 5 units)."""
+    rng = Random(f"swarm {seed}")
+    nodes = nodes or rng.choice((3, 3, 4, 4, 5, 6, 8, 10))
+    units = units or rng.randrange(1, 5)
+    topology = _topology(rng, units)
+    drawn = rng.sample(kinds, rng.randrange(1, min(5, len(kinds)) + 1))
+    safety_ms = rng.randrange(1_200, 2_200)
+    faults: list[Fault] = []
+    for _ in range(rng.randrange(1, 7)):
+        faults.extend(_fault(rng, rng.choice(drawn), nodes, topology, safety_ms))
+    tight = rng.random() < 0.3
+    config = Config(
+        method=rng.choice(("delta", "delta", "delta", "whole")),
+        capture_period_ns=rng.choice((100, 200, 400)) * MS,
+        retained_soft_max=40 if tight else 2_000,
+        retained_hard_max=400 if tight else 20_000,
+        queue_memory_max=30 if tight else 20_000,
+        queue_spill_max=rng.choice((0, 60)) if tight else 100_000,
+        credit_max=rng.choice((20, 4_000)),
+        lease_ns=400 * MS,
+    )
+    return Setup(
+        seed=seed,
+        nodes=nodes,
+        spares=rng.choice((0, 0, 0, 1)),
+        topology=topology,
+        faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
+        config=config,
+        safety_ms=safety_ms,
+        rows_per_second=rng.choice((50, 200, 400)),
+        keys=rng.choice((1, 4, 12)),
+        window_ms=rng.choice((50, 200, 200, 1_000)),
+        disorder_ms=rng.choice((20, 100, 300)),
+        trigger_ms=rng.choice((100, 200)),
+        revive=rng.random() < 0.7,
+    )
+
+
+def _topology(rng: Random, units: int) -> Topology:
+    shape = layered(
+        stages=rng.choice((1, 1, 2)),
+        units=units,
+        tops=rng.choice((0, 0, 1, 2)) if units > 1 else 0,
+        delay_ns=rng.choice((0, 50, 200)) * MS,
+        idle_ns=rng.choice((200, 600)) * MS,
+    )
+    if rng.random() < 0.15:
+        guest = ReaderSpec(id="g0", edges=(shape.units[0].outputs[0],), leased=True)
+        return Topology(units=shape.units, stages=shape.stages, readers=(*shape.readers, guest))
+    return shape
+
+
+def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: int) -> list[Fault]:
+    at_ms = rng.randrange(100, safety_ms - 100)
+    for_ms = rng.choice((30, 150, 400, 700))
+    node = f"n{rng.randrange(nodes)}"
+    other = f"n{rng.randrange(nodes)}"
+    stage = rng.choice(topology.stages).id
+    reader = rng.choice(topology.readers).id
+    match kind:
+        case "crash":
+            crash = Fault(kind=kind, at_ms=at_ms, node=node, guarded=True)
+            if rng.random() < 0.5:
+                return [crash]
+            return [crash, Fault(kind="restart", at_ms=at_ms + rng.choice((10, 200, 600)), node=node)]
+        case "stall" | "disk-full" | "drain":
+            return [Fault(kind=kind, at_ms=at_ms, node=node, for_ms=for_ms, value=float(rng.random() < 0.3))]
+        case "slow":
+            return [Fault(kind=kind, at_ms=at_ms, node=node, for_ms=for_ms, value=float(rng.choice((5, 50))))]
+        case "drift":
+            return [Fault(kind=kind, at_ms=at_ms, node=node, value=float(rng.choice((-20_000, 500, 20_000))))]
+        case "cut" | "cut-one-way":
+            if other == node:
+                other = f"n{(int(node[1:]) + 1) % nodes}"
+            target = reader if rng.random() < 0.1 else other
+            return [Fault(kind=kind, at_ms=at_ms, node=node, other=target, for_ms=for_ms)]
+        case "loss" | "doubling":
+            return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=rng.choice((0.02, 0.1, 0.3)))]
+        case "reorder":
+            return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=float(rng.choice((5, 50))))]
+        case "crash-stage" | "stall-stage" | "idle":
+            return [Fault(kind=kind, at_ms=at_ms, stage=stage, for_ms=for_ms)]
+        case _:
+            return [Fault(kind=kind, at_ms=at_ms, reader=reader, for_ms=for_ms)]
