@@ -116,6 +116,8 @@ class Primary:
         if message.consumer in self.leased:
             queue.lease(message.consumer, now_ns + self.config.lease_ns)
         if message.at < queue.trimmed:
+            if message.consumer not in self.leased:
+                return  # overtaken by what the same consumer has acknowledged since
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))
             return
@@ -137,6 +139,7 @@ class Primary:
             return
         due = (
             bool(rounds.wants_whole)
+            or rounds.safe != rounds.base  # the last round lost a target before it was complete
             or (self.frozen and self.copy.consumed_since > 0)
             or self.method.due(self.copy, now_ns - rounds.started_ns, self.config)
         )

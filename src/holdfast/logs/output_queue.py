@@ -73,10 +73,9 @@ class OutputQueue:
         if self.disk_full or self.in_memory <= self.memory_max:
             return
         for block in self.blocks:
-            if self.in_memory <= self.memory_max:
+            if self.in_memory <= self.memory_max or block.end - self.trimmed > self.spill_max:
                 return
-            if block.end > self.spilled_to:
-                self.spilled_to = block.end
+            self.spilled_to = max(self.spilled_to, block.end)
 
     def lease(self, consumer: Consumer, until_ns: int) -> None:
         """Let a reader that is no sink hold retention from here on for a while."""

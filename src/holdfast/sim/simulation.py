@@ -168,6 +168,7 @@ class Simulation:
         outcome.faults = self.injector.done
         outcome.skipped = self.injector.skipped
         outcome.rows = sum(len(query.source.rows) for query in self.sources.values())
+        outcome.late = sum(c.late for found in self.checker.commits.values() for c in found.values())
         outcome.results = sum(len(b.rows) for s in self.sinks.values() for e in s.spec.edges for b in s.blocks(e))
         outcome.messages = world.network.messages
         outcome.bytes = world.network.bytes

@@ -26,9 +26,11 @@ def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...
     units = units or rng.randrange(1, 5)
     topology = _topology(rng, units)
     drawn = rng.sample(kinds, rng.randrange(1, min(5, len(kinds)) + 1))
-    safety_ms = rng.randrange(1_200, 2_200)
+    if rng.random() < 0.6:
+        drawn.extend(kind for kind in ("crash", "crash", "stall", "cut", "crash-stage") if kind in kinds)
+    safety_ms = rng.randrange(1_500, 3_000)
     faults: list[Fault] = []
-    for _ in range(rng.randrange(1, 7)):
+    for _ in range(rng.randrange(2, 9)):
         faults.extend(_fault(rng, rng.choice(drawn), nodes, topology, safety_ms))
     tight = rng.random() < 0.3
     config = Config(
