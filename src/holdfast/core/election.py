@@ -6,7 +6,7 @@ least as new as its voter's; a record is decided when a majority of *its* member
 coordinator that proposed it; a new coordinator first decides a record of its own term. Members change by one at a
 time, so that the majorities of two consecutive records always share a node. Removing a dead member is what lets a
 cluster of four lose two, one after the other. With two members nothing can be decided without both: there is no
-automatic fail-over then, and `has_quorum_without` says so.
+automatic fail-over then, and `can_remove` says so.
 
 This machine decides who may change the record, never what to change: that is `core/placement.py`.
 """
@@ -50,8 +50,8 @@ TRANSITIONS: dict[tuple[Standing, Trigger], Standing] = {
 
 class Election:
     __slots__ = (
-        "accepted", "appended", "commit", "config", "coordinator", "decided", "heard_ns", "name", "patience_ns",
-        "sent_ns", "standing", "term", "voted_for", "votes",
+        "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "heard_ns", "name",
+        "patience_ns", "sent_ns", "standing", "term", "voted_for", "votes",
     )  # fmt: skip
 
     def __init__(self, name: Name, config: Config, term: int, voted_for: Name | None, accepted: Record) -> None:
@@ -69,6 +69,8 @@ class Election:
         self.coordinator: Name | None = None
         self.votes: dict[Name, None] = {}
         self.appended: dict[Name, None] = {}
+        #: When each member was last heard.
+        self.contacts: dict[Name, int] = {}
         self.heard_ns = 0
         self.sent_ns = 0
         self.patience_ns = config.election_ns
@@ -100,9 +102,22 @@ class Election:
         """A coordinator has shown itself lately."""
         return now_ns - self.heard_ns < self.config.misses_max * self.config.heartbeat_ns
 
-    def has_quorum_without(self, gone: frozenset[Name]) -> bool:
-        left = sum(1 for name in self.accepted.members if name not in gone)
-        return left >= self.accepted.majority
+    def on_contact(self, name: Name, now_ns: int) -> None:
+        """Any word from a member: what the coordinator knows of its own about who lives."""
+        self.contacts[name] = now_ns
+
+    def silence_ns(self, name: Name, now_ns: int) -> int:
+        return now_ns - self.contacts.get(name, -(1 << 60)) if name != self.name else 0
+
+    def can_remove(self, name: Name, now_ns: int) -> bool:
+        """Would those the coordinator hears decide a record without this member, and could they decide one with it?
+
+        A member must not be voted out by a cluster that then has no majority left: with two members it never is.
+        """
+        limit_ns = self.config.misses_max * self.config.heartbeat_ns
+        members = self.accepted.members
+        living = sum(1 for other in members if other != name and self.silence_ns(other, now_ns) <= limit_ns)
+        return living >= self.accepted.majority and living >= (len(members) - 1) // 2 + 1
 
     def on_tick(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
         if self.standing is Standing.COORDINATOR:
@@ -146,6 +161,7 @@ class Election:
         ready.send.append((source, Vote(term=self.term, granted=granted)))
 
     def on_vote(self, source: Name, message: Vote, now_ns: int, ready: Ready) -> None:
+        self.on_contact(source, now_ns)
         self._saw_term(message.term, ready)
         if self.standing is Standing.CANDIDATE and message.granted and message.term == self.term:
             self.votes[source] = None
@@ -218,7 +234,8 @@ class Election:
             ready.send.append((source, Appended(term=self.term, version=message.record.version)))
         self._learn(message.commit, ready)
 
-    def on_appended(self, source: Name, message: Appended, ready: Ready) -> None:
+    def on_appended(self, source: Name, message: Appended, now_ns: int, ready: Ready) -> None:
+        self.on_contact(source, now_ns)
         self._saw_term(message.term, ready)
         mine = self.standing is Standing.COORDINATOR and message.term == self.term
         if mine and message.version == self.accepted.version:
@@ -230,7 +247,7 @@ class Election:
             return
         if (message.term, message.version) != self.accepted.rank:
             ready.send.append((source, Pull(version=self.accepted.version)))
-        elif message.commit < message.version:
+        else:
             ready.send.append((source, Appended(term=self.term, version=message.version)))
         self._learn(message.commit, ready)
 

@@ -138,12 +138,7 @@ class Node:
 
     def _propose(self, now_ns: int, ready: Ready) -> bool:
         reports = self.reports
-        gone = frozenset(n for n, life in reports.suspects.items() if self.record.members.get(n) == life)
-        if gone and not self.election.has_quorum_without(gone):
-            note = ("no-quorum", self.name, *sorted(gone))
-            ready.notes.append(note)
-            reports.suspects = {}
-            return False
+        reports.suspects = {n: life for n, life in reports.suspects.items() if self._is_gone(n, life, now_ns, ready)}
         made = plan(self.election.accepted, reports, self.config.imbalance_max)
         if made is None:
             self.reports = Reports()
@@ -151,6 +146,18 @@ class Node:
         ready.notes.append(("proposed", self.name, made.version, self.election.term))
         self.election.propose(made.members, made.places, made.draining, now_ns, ready)
         return self.election.commit == made.version
+
+    def _is_gone(self, name: Name, life: int, now_ns: int, ready: Ready) -> bool:
+        """Is a report to be acted on? Not if the coordinator itself has just heard the member, nor without a majority."""
+        if self.record.members.get(name) != life:
+            return False
+        if self.election.silence_ns(name, now_ns) < self.config.heartbeat_ns * 3 // 2:
+            ready.notes.append(("dismissed", self.name, name, life))
+            return False
+        if not self.election.can_remove(name, now_ns):
+            ready.notes.append(("no-quorum", self.name, name, life))
+            return False
+        return True
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
         before = self.record
@@ -224,6 +231,7 @@ class Node:
     def _on_heartbeat(self, source: Address, message: m.Heartbeat, now_ns: int, ready: Ready) -> None:
         name = name_of(source)
         self.detector.on_heartbeat(name, now_ns)
+        self.election.on_contact(name, now_ns)
         if message.version < self.record.version:
             ready.send.append((name, m.Push(record=self.record)))
         elif message.version > self.record.version:
@@ -292,7 +300,7 @@ def _handlers(node: Node) -> dict[type, Callable[[Address, m.Message, int, Ready
         m.Pull: node._on_pull,
         m.Vote: lambda s, x, t, r: election.on_vote(name_of(s), x, t, r),
         m.Append: lambda s, x, t, r: election.on_append(name_of(s), x, t, r),
-        m.Appended: lambda s, x, t, r: election.on_appended(name_of(s), x, r),
+        m.Appended: lambda s, x, t, r: election.on_appended(name_of(s), x, t, r),
         m.Beat: lambda s, x, t, r: election.on_beat(name_of(s), x, t, r),
         m.Push: lambda s, x, t, r: election.on_push(x.record, r),
         m.Subscribe: lambda s, x, t, r: host.on_subscribe(s, x, t, r),

@@ -16,7 +16,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     #: Dead after so many heartbeats that did not come.
     misses_max: int = 3
     #: The coordinator shows itself so often; without it for `election_ns`, members elect another.
-    beat_ns: int = 200 * MS
+    beat_ns: int = 100 * MS
     election_ns: int = 1_000 * MS
     #: What was not answered is sent again after this.
     retry_ns: int = 100 * MS
