@@ -53,7 +53,7 @@ class Held:
 class Process:
     __slots__ = (
         "address", "alive", "busy_ns", "disk", "drift_ppm", "held", "host", "machine", "offset_ns", "slow",
-        "stalled_ns", "token", "wake_token",
+        "spoke", "stalled_ns", "wake_token",
     )  # fmt: skip
 
     def __init__(self, address: Address, host: str, machine: Machine, disk: VirtualDisk | None) -> None:
@@ -62,6 +62,8 @@ class Process:
         self.machine = machine
         self.disk = disk
         self.alive = True
+        #: Something it did has left it: before that, its whole life may be forgotten.
+        self.spoke = False
         #: Its clock reads true time * (1 + drift) + offset.
         self.offset_ns = 0
         self.drift_ppm = 0

@@ -74,6 +74,16 @@ def _topology(rng: Random, units: int) -> Topology:
     return shape
 
 
+#: Between which steps a driver, or a node, dies: at the first note of this kind after the drawn time.
+STAGE_STEPS = ("stage-open", "delivered", "prepared", "all-prepared", "ledgered", "committed", "batch-done")
+NODE_STEPS = ("captured", "pasted", "sealed", "joining", "promoted", "acked", "demoted", "proposed", "elected", "delivered")
+
+
+def _when(rng: Random, steps: tuple[str, ...], thing: str = "") -> str:
+    step = rng.choice(steps)
+    return f"{step} {thing}" if rng.random() < 0.5 else ""
+
+
 def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: int) -> list[Fault]:
     at_ms = rng.randrange(100, safety_ms - 100)
     for_ms = rng.choice((30, 150, 400, 700))
@@ -83,7 +93,7 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
     reader = rng.choice(topology.readers).id
     match kind:
         case "crash":
-            crash = Fault(kind=kind, at_ms=at_ms, node=node, guarded=True)
+            crash = Fault(kind=kind, at_ms=at_ms, node=node, guarded=True, when=_when(rng, NODE_STEPS))
             if rng.random() < 0.5:
                 return [crash]
             return [crash, Fault(kind="restart", at_ms=at_ms + rng.choice((10, 200, 600)), node=node)]
@@ -102,7 +112,11 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
             return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=rng.choice((0.02, 0.1, 0.3)))]
         case "reorder":
             return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=float(rng.choice((5, 50))))]
-        case "crash-stage" | "stall-stage" | "idle":
+        case "crash-stage" | "stall-stage":
+            when = _when(rng, STAGE_STEPS, stage)
+            for_ms = rng.choice((100, 700, 1_100))
+            return [Fault(kind=kind, at_ms=at_ms, stage=stage, for_ms=for_ms, when=when)]
+        case "idle":
             return [Fault(kind=kind, at_ms=at_ms, stage=stage, for_ms=for_ms)]
         case _:
             return [Fault(kind=kind, at_ms=at_ms, reader=reader, for_ms=for_ms)]

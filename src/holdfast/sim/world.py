@@ -53,6 +53,8 @@ class World:
         self.events = 0
         self.processes: dict[Address, Process] = {}
         self.disks: dict[Name, VirtualDisk] = {name: VirtualDisk() for name in self.names}
+        #: Seats that died before anything left them: nobody knows of them, and they may be taken again.
+        self.unheard: dict[Address, None] = {}
         #: Nodes whose disk takes no more spill.
         self.full: dict[Name, None] = {}
         self.spill_bytes: dict[tuple[Name, str], int] = {}
@@ -110,6 +112,8 @@ class World:
         process.alive = False
         process.held.clear()
         if process.disk is not None:
+            if not process.spoke:
+                self.unheard[process.address] = None
             process.disk.crash(self.rng)
             for key in [key for key in self.spill_bytes if key[0] == address]:
                 del self.spill_bytes[key]
@@ -232,6 +236,7 @@ class World:
             self._release(process, held.send, held.apply, self.now_ns)
 
     def _release(self, process: Process, send: list, apply: list, at_ns: int) -> None:
+        process.spoke = True
         for target, message in send:
             self.send(process, target, message, at_ns)
         for effect in apply:

@@ -1,0 +1,333 @@
+"""Planted bugs: each one breaks one rule of the core, as a careless change could. The checkers must find every one.
+
+A mutant replaces one method for the time of a run; nothing of it is in the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from holdfast.core import hand_over, host, ledger, placement, primary, stage
+from holdfast.core.copy import Copy
+from holdfast.core.election import Election
+from holdfast.core.feed import Feed
+from holdfast.core.node import Node
+from holdfast.core.reader import Reader
+from holdfast.core.roles import State
+from holdfast.logs.inbox import Inbox
+from holdfast.logs.output_queue import OutputQueue
+from holdfast.model.block import batch_block
+from holdfast.model.messages import Joined
+from holdfast.model.record import Record
+from holdfast.sim.world import World
+
+Patch = tuple[object, str, object]
+MUTANTS: dict[str, Callable[[], list[Patch]]] = {}
+
+
+def mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    MUTANTS[make.__name__] = make
+    return make
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The bug is in, until the end of the block."""
+    patches = MUTANTS[name]()
+    before = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in patches]
+    for owner, attribute, value in patches:
+        setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
+
+
+@mutant
+def acknowledge_before_the_checkpoint_is_safe() -> list[Patch]:
+    right = primary.Primary.protect
+
+    def protect(self, now_ns, ready):
+        right(self, now_ns, ready)
+        self._acknowledge(self.copy.positions(), 0, now_ns, ready)
+
+    return [(primary.Primary, "protect", protect)]
+
+
+@mutant
+def no_fence_at_the_consumer() -> list[Patch]:
+    right = Feed.take
+
+    def take(self, message, source, now_ns, ready):
+        self.producer_epoch = 0
+        return right(self, message, source, now_ns, ready)
+
+    return [(Feed, "take", take)]
+
+
+@mutant
+def trim_by_the_fastest_consumer() -> list[Patch]:
+    def trim(self):
+        safe = min(max(self.acks.values(), default=self.next), self.next)
+        before = self.trimmed
+        while self.blocks and self.blocks[0].end <= safe:
+            self.trimmed = self.blocks.popleft().end
+        return self.trimmed > before
+
+    return [(OutputQueue, "_trim", trim)]
+
+
+@mutant
+def replay_from_the_wrong_position() -> list[Patch]:
+    right = Copy.promote
+
+    def promote(self, until_ns):
+        right(self, until_ns)
+        for i in self.inputs:
+            if i.queue:
+                i.position = i.queue.popleft().end
+
+    return [(Copy, "promote", promote)]
+
+
+@mutant
+def seal_counted_twice() -> list[Patch]:
+    right = Inbox.seal
+
+    def seal(self, commit):
+        if self.based and commit.batch == self.last and self.sealed:
+            again = self.sealed[-1]
+            self.sealed.append(batch_block(self.next, again.rows, again.watermark, again.batch))
+            self.next = self.sealed[-1].end
+            return self.sealed[-1]
+        return right(self, commit)
+
+    return [(Inbox, "seal", seal)]
+
+
+@mutant
+def promotion_without_a_majority() -> list[Patch]:
+    return [(Record, "majority", property(lambda self: 1))]
+
+
+@mutant
+def image_pasted_out_of_order() -> list[Patch]:
+    right = primary.Primary.protect
+
+    def protect(self, now_ns, ready):
+        self.rounds.waiting.clear()
+        right(self, now_ns, ready)
+
+    return [(primary.Primary, "protect", protect), (Copy, "fits", lambda self, capture: True)]
+
+
+@mutant
+def capture_without_the_unacknowledged_output() -> list[Patch]:
+    right = OutputQueue.part
+
+    def part(self, start):
+        made = right(self, start)
+        return type(made)(made.start, made.next, made.next, (), made.acks)
+
+    return [(OutputQueue, "part", part)]
+
+
+@mutant
+def two_votes_in_one_term() -> list[Patch]:
+    right = Election.on_request_vote
+
+    def on_request_vote(self, source, message, now_ns, ready):
+        self.voted_for = None
+        right(self, source, message, now_ns, ready)
+
+    return [(Election, "on_request_vote", on_request_vote)]
+
+
+@mutant
+def life_not_on_disk() -> list[Patch]:
+    right = Node.start
+
+    def start(self, now_ns):
+        ready = right(self, now_ns)
+        ready.persist = [item for item in ready.persist if item[0] != "life"]
+        return ready
+
+    return [(Node, "start", start)]
+
+
+@mutant
+def ledger_answers_before_the_second_holder_has_it() -> list[Patch]:
+    return [(ledger.Ledger, "in_step", lambda self: True)]
+
+
+@mutant
+def ledger_does_not_fence_old_drivers() -> list[Patch]:
+    def may_serve(self, source, epoch, batch, ready):
+        return self.is_primary
+
+    def on_write(self, source, message, ready):
+        self.page = type(self.page)(self.page.query, self.page.fence, message.commit)
+        self._keep(ready)
+        self.asker = (source, message.epoch)
+        self.on_tick(ready)
+        self._answer(ready)
+
+    return [(ledger.Ledger, "_may_serve", may_serve), (ledger.Ledger, "on_write", on_write)]
+
+
+@mutant
+def commit_when_only_one_holder_has_prepared() -> list[Patch]:
+    right = stage.StageDriver._advance
+
+    def advance(self, now_ns, ready, again=False):
+        if self.phase is stage.Phase.PREPARING and self.prepared:
+            self.prepared = dict(self.grouped)
+        right(self, now_ns, ready, again)
+
+    return [(stage.StageDriver, "_advance", advance)]
+
+
+@mutant
+def deliver_to_the_primary_only() -> list[Patch]:
+    right = stage.StageDriver._group
+
+    def group(self):
+        right(self)
+        primaries = {self.record.places[u].primary for u in self.spec.units}
+        self.grouped = {s: u for s, u in self.grouped.items() if s in primaries}
+
+    return [(stage.StageDriver, "_group", group)]
+
+
+@mutant
+def backup_keeps_no_input() -> list[Patch]:
+    right = Copy.seal
+
+    def seal(self, edge, commit):
+        block = right(self, edge, commit)
+        if block is not None and self.pasted != (0, 0):
+            self.inboxes[edge].sealed.clear()
+        return block
+
+    return [(Copy, "seal", seal)]
+
+
+@mutant
+def input_in_the_order_of_arrival() -> list[Patch]:
+    def next_input(self):
+        return next((i for i in self.inputs if i.queue), self.inputs[0])
+
+    return [(Copy, "next_input", next_input)]
+
+
+@mutant
+def joining_seat_is_promoted() -> list[Patch]:
+    right = placement._leave
+
+    def leave(made, name, *, gone_for_good):
+        for asset, place in sorted(made.places.items()):
+            if place.joining and place.primary and place.primary.startswith(name) and not place.backup:
+                made.put(asset, backup=place.joining, joining=None)
+        right(made, name, gone_for_good=gone_for_good)
+
+    return [(placement, "_leave", leave)]
+
+
+@mutant
+def joined_before_the_image_is_there() -> list[Patch]:
+    right = host.Host.reports
+
+    def reports(self):
+        early = [
+            Joined(asset=u, since=p.place.since, seat=p.place.joining)
+            for u, p in self.primaries.items()
+            if p.place.joining
+        ]
+        return right(self) + early
+
+    return [(host.Host, "reports", reports)]
+
+
+@mutant
+def queue_without_a_bound() -> list[Patch]:
+    return [(OutputQueue, "has_room", lambda self: True)]
+
+
+@mutant
+def reader_acknowledges_on_receipt() -> list[Patch]:
+    right = Reader._on_data
+
+    def on_data(self, source, message, now_ns, ready):
+        right(self, source, message, now_ns, ready)
+        self.feeds[message.edge].ack = self.feeds[message.edge].next
+
+    return [(Reader, "_on_data", on_data)]
+
+
+@mutant
+def holes_are_skipped() -> list[Patch]:
+    right = Feed.take
+
+    def take(self, message, source, now_ns, ready):
+        if message.blocks and message.blocks[0].start > self.next:
+            self.next = message.blocks[0].start
+        return right(self, message, source, now_ns, ready)
+
+    return [(Feed, "take", take)]
+
+
+@mutant
+def epoch_not_raised_on_promotion() -> list[Patch]:
+    right = placement.Plan.put
+
+    def put(self, asset, **fields):
+        if "epoch" in fields and asset not in self.places:
+            return
+        if asset + ".ledger" not in self.places:
+            fields.pop("epoch", None)
+        right(self, asset, **fields)
+
+    return [(placement.Plan, "put", put)]
+
+
+@mutant
+def captures_of_a_fenced_primary_are_taken() -> list[Patch]:
+    def on_capture(self, source, message, ready):
+        copy = self.copies.get(message.unit)
+        if copy is not None and self.states[message.unit] in (State.JOINING, State.BACKUP):
+            copy.paste(message)
+            ready.send.append(
+                (source, host.Pasted(unit=message.unit, epoch=message.epoch, round=message.round, fits=True))
+            )
+
+    return [(host.Host, "on_capture", on_capture)]
+
+
+@mutant
+def messages_leave_before_the_disk_has_synced() -> list[Patch]:
+    right = World.do
+
+    def do(self, process, ready):
+        writes, ready.persist = ready.persist, []
+        right(self, process, ready)
+        if writes and process.disk is not None and process.alive:
+            disk, count = process.disk, len(writes)
+            disk.write(writes)
+            self.call(50_000_000, lambda: process.alive and disk.sync(count))
+
+    return [(World, "do", do)]
+
+
+@mutant
+def prepare_ignores_that_the_place_changed() -> list[Patch]:
+    right = hand_over.HandOver.on_prepare
+
+    def on_prepare(self, source, message, now_ns, ready):
+        for unit in message.units:
+            if unit in self.host.copies:
+                message.units[unit] = self.host.record.places[unit].since
+        right(self, source, message, now_ns, ready)
+
+    return [(hand_over.HandOver, "on_prepare", on_prepare)]
