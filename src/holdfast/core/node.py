@@ -53,6 +53,8 @@ class Node:
         self.seat = seat_of(name, self.life)
         self.record: Record = NO_RECORD
         self.reports = Reports()
+        #: The record for which there is nothing more to plan, until something is reported.
+        self.planned: Record | None = None
         self.detector = Detector(name, config)
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
@@ -138,10 +140,13 @@ class Node:
 
     def _propose(self, now_ns: int, ready: Ready) -> bool:
         reports = self.reports
+        if reports.is_empty() and self.planned is self.election.accepted:
+            return False
         reports.suspects = {n: life for n, life in reports.suspects.items() if self._is_gone(n, life, now_ns, ready)}
         made = plan(self.election.accepted, reports, self.config.imbalance_max)
         if made is None:
             self.reports = Reports()
+            self.planned = self.election.accepted
             return False
         ready.notes.append(("proposed", self.name, made.version, self.election.term))
         self.election.propose(made.members, made.places, made.draining, now_ns, ready)

@@ -29,6 +29,9 @@ class Reports:
         self.drains: dict[Name, None] = {}
         self.downs: dict[Asset, int] = {}
 
+    def is_empty(self) -> bool:
+        return not (self.suspects or self.hellos or self.joined or self.yielded or self.drains or self.downs)
+
 
 class Plan:
     """The next record under construction."""

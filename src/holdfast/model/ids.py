@@ -11,6 +11,8 @@ A seat that is gone never comes back: a restarted node has a new seat, so a mess
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 Name = str
 Seat = str
 Asset = str
@@ -26,10 +28,12 @@ def seat_of(name: Name, life: int) -> Seat:
     return f"{name}#{life}"
 
 
+@lru_cache(maxsize=10_000)
 def name_of(address: Address) -> Name:
     return address.partition("#")[0]
 
 
+@lru_cache(maxsize=10_000)
 def life_of(seat: Seat) -> int:
     """The life number of a seat; 0 for a bare name (a ledger's holder: its disk outlives the process)."""
     life = seat.partition("#")[2]

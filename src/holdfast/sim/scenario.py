@@ -1,0 +1,60 @@
+"""Fault scenarios as data: one TOML file says what runs, what happens to it and when.
+
+    seed = 1
+    nodes = 4
+    [pipeline]                  # the shape: see `holdfast.model.topology.layered`
+    stages = 1
+    units = 2
+    tops = 0
+    [config]                    # any setting of `holdfast.model.config.Config`
+    capture_period_ns = 200_000_000
+    [run]                       # any number of `holdfast.sim.simulation.Setup`
+    safety_ms = 2000
+    [[fault]]                   # see `holdfast.sim.faults.KINDS`
+    kind = "crash"
+    node = "n1"
+    when = "delivered s0 1"     # or at_ms = 700
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.model.config import Config
+from holdfast.model.topology import ReaderSpec, Topology, layered
+from holdfast.sim.costs import Costs
+from holdfast.sim.faults import Fault
+from holdfast.sim.simulation import Setup
+
+_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader"}
+
+
+def parse_scenario(text: str, name: str = "scenario") -> Setup:
+    """A run out of a TOML text. What is misspelt is an error, not a default."""
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not TOML", detail=str(error)) from error
+    unknown = sorted(set(data) - _TOP)
+    if unknown:
+        raise ConfigError(f"{name}: unknown entries", detail=", ".join(unknown), hint=f"Known: {sorted(_TOP)}")
+    try:
+        shape = layered(**{"stages": 1, "units": 1, **data.get("pipeline", {})})
+        readers = tuple(msgspec.convert(reader, ReaderSpec) for reader in data.get("reader", ()))
+        topology = Topology(units=shape.units, stages=shape.stages, readers=(*shape.readers, *readers))
+        return Setup(
+            seed=data.get("seed", 1),
+            nodes=data.get("nodes", 4),
+            spares=data.get("spares", 0),
+            topology=topology,
+            config=Config(**data.get("config", {})),
+            costs=Costs(**data.get("costs", {})),
+            faults=tuple(Fault(**fault) for fault in data.get("fault", ())),
+            **data.get("run", {}),
+        )
+    except (TypeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{name}: an entry is not known or not of the right kind", detail=str(error)) from error
