@@ -127,10 +127,16 @@ class Election:
         elif self.is_member() and now_ns - self.heard_ns >= self.patience_ns:
             self.campaign(now_ns, jitter_ns, ready)
 
-    def hasten(self, now_ns: int, rank: int) -> None:
-        """The coordinator is suspected: do not wait out the whole time-out, and do not all start at once."""
-        wait_ns = rank * self.config.heartbeat_ns
-        self.patience_ns = min(self.patience_ns, now_ns - self.heard_ns + wait_ns)
+    def hasten(self, rank: int, now_ns: int, jitter_ns: int, ready: Ready) -> None:
+        """The coordinator is suspected: the first of the ring stands at once, the others wait for it by rank."""
+        tries = self.standing is Standing.CANDIDATE and now_ns - self.heard_ns < 2 * self.config.heartbeat_ns
+        if self.standing is Standing.COORDINATOR or tries or not self.is_member():
+            return
+        if rank == 0:
+            self.campaign(now_ns, jitter_ns, ready)
+        else:
+            wait_ns = 2 * rank * self.config.heartbeat_ns
+            self.patience_ns = min(self.patience_ns, now_ns - self.heard_ns + wait_ns)
 
     def campaign(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
         self._turn(Trigger.SILENCE)

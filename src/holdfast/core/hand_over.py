@@ -64,7 +64,7 @@ class HandOver:
         for copy, edge in copies:
             inbox = copy.inboxes[edge]
             inbox.deliver(message.batch, message.epoch, message.task, message.attempt, message.parts[edge])
-        ready.notes.append(("delivered", message.stage, message.batch, message.task, message.attempt, self.host.seat))
+        ready.notes.append(("delivered", message.stage, message.batch, self.host.seat, message.task, message.attempt))
         ready.send.append(
             (
                 source,
@@ -95,7 +95,7 @@ class HandOver:
             if not inbox.prepare(message.batch, message.epoch, message.attempt, message.accepted, message.watermark):
                 self._refuse(source, message, "rows are missing", ready)
                 return
-        ready.notes.append(("prepared", message.stage, message.batch, message.epoch, message.attempt, self.host.seat))
+        ready.notes.append(("prepared", message.stage, message.batch, self.host.seat, message.epoch, message.attempt))
         ready.send.append(
             (
                 source,

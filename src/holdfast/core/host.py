@@ -22,7 +22,8 @@ from holdfast.model.topology import Topology
 
 class Host:
     __slots__ = (
-        "config", "copies", "factory", "first_version", "method", "primaries", "record", "seat", "states", "topology",
+        "config", "copies", "early", "factory", "first_version", "method", "primaries", "record", "seat", "states",
+        "topology",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -38,6 +39,8 @@ class Host:
         #: Every copy on this node, whatever its role; and those that run.
         self.copies: dict[Asset, Copy] = {}
         self.primaries: dict[Asset, Primary] = {}
+        #: Captures that came before the record they belong to: one per unit, the newest.
+        self.early: dict[Asset, tuple[Seat, Capture]] = {}
 
     # --- the record
 
@@ -50,6 +53,9 @@ class Host:
                 self._on_place(unit, place, now_ns, ready)
         for primary in self.primaries.values():
             primary.on_record(record, now_ns, ready)
+        early, self.early = self.early, {}
+        for source, capture in early.values():
+            self.on_capture(source, capture, ready)
 
     def _on_place(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         state = self.states.get(unit, State.ABSENT)
@@ -61,6 +67,8 @@ class Host:
                 detail=f"{unit} on {self.seat}: {state.value} -> {role.value} by {place}",
             )
         self.states[unit], action = known
+        if place.primary is None:
+            ready.notes.append(("lost", unit, self.seat, place.epoch))
         if action is not Action.NOTHING:
             self._act(unit, place, action, now_ns, ready)
 
@@ -142,6 +150,9 @@ class Host:
     def on_capture(self, source: Address, message: Capture, ready: Ready) -> None:
         """An image takes a capture only from the primary, and only under the place, that the record names."""
         place = self.record.places[message.unit]
+        if message.since > place.since:
+            self.early[message.unit] = (source, message)
+            return
         copy = self.copies.get(message.unit)
         if copy is None or message.since != place.since or place.primary != source or message.epoch != place.epoch:
             ready.notes.append(("stale-capture", message.unit, self.seat, message.epoch, message.since))

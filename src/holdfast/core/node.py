@@ -19,12 +19,12 @@ from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import ChildDied, DiskFull, Ready, Received, StartStage, StopStage, Tick
 from holdfast.model import messages as m
 from holdfast.model.config import Config
-from holdfast.model.ids import LEDGER, Address, Asset, Name, name_of, seat_of
+from holdfast.model.ids import LEDGER, Address, Asset, Name, life_of, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
 from holdfast.model.topology import Topology
 
 #: All a node listens to before it knows any record.
-_WITHOUT_RECORD = frozenset((m.Push, m.Append, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull))
+_WITHOUT_RECORD = frozenset((m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull))
 
 #: What a node finds on its disk: key -> value, as `Ready.persist` wrote it.
 Disk = dict[str, object]
@@ -67,7 +67,7 @@ class Node:
         self.told: dict[m.Message, int] = {}
         self.election = _election(name, config, disk, first)
         self.election.heard_ns = now_ns
-        self.election.patience_ns = config.heartbeat_ns * sorted(peers).index(name)
+        self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.first = first if self.life == 1 else None
         self.handlers: dict[type, Callable[[Address, m.Message, int, Ready], None]] = _handlers(self)
 
@@ -243,13 +243,16 @@ class Node:
             ready.send.append((name, m.Pull(version=self.record.version)))
 
     def _on_suspect(self, source: Address, message: m.Suspect, now_ns: int, ready: Ready) -> None:
-        if message.name == self.name or self.record.members.get(message.name) != message.life:
+        members = self.record.members
+        if message.name == self.name or members.get(message.name) != message.life:
             return
+        if members.get(name_of(source)) != life_of(source):
+            return  # who is out of the ring hears nobody, and would blame everybody
         self.reports.suspects[message.name] = message.life
-        if self.election.coordinator in (message.name, None):
+        if self.election.coordinator == message.name:
             ring = [n for n in sorted(self.record.members) if n != message.name]
             if self.name in ring:
-                self.election.hasten(now_ns, ring.index(self.name))
+                self.election.hasten(ring.index(self.name), now_ns, self._jitter(), ready)
 
     def _on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
         self.reports.hellos[message.name] = max(message.life, self.reports.hellos.get(message.name, 0))

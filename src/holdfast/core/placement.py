@@ -60,7 +60,7 @@ class Plan:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, imbalance_max: int = 2) -> Plan | None:
+def plan(record: Record, reports: Reports, imbalance_max: int = 3) -> Plan | None:
     """The next record, or None if nothing is to be done."""
     made = Plan(record, imbalance_max)
     if not _change_members(made, reports):

@@ -34,7 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     #: A reader that is no sink of the pipeline holds retention so long after its last word.
     lease_ns: int = 5 * SECOND
     #: Move backups so that no two members differ by more than this many.
-    imbalance_max: int = 2
+    imbalance_max: int = 3
 
     def __post_init__(self) -> None:
         if self.misses_max < 1 or self.heartbeat_ns < 1:

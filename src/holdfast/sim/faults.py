@@ -41,6 +41,10 @@ KINDS = {
 }
 
 
+#: With `when`: in the middle of the very step that left the note, so that what it wanted to send is never sent.
+AT_ONCE = ("crash", "crash-stage")
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     at_ms: int = 0
@@ -89,7 +93,10 @@ class Injector:
             text = note_text(note)
             for fault in [f for f in self.waiting if text.startswith(f.when)]:
                 self.waiting.remove(fault)
-                self.world.call(0, lambda fault=fault: self.inflict(fault))
+                if fault.kind in AT_ONCE:
+                    self.inflict(fault)
+                else:
+                    self.world.call(0, lambda fault=fault: self.inflict(fault))
 
     def inflict(self, fault: Fault) -> None:
         if fault.guarded and fault.kind == "crash" and not self.may_crash(fault.node):

@@ -14,6 +14,8 @@
     kind = "crash"
     node = "n1"
     when = "delivered s0 1"     # or at_ms = 700
+
+`shows` lists texts that the trace must contain, for the tests that keep scenarios.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
 
-_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader"}
+_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader", "shows"}
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Setup:

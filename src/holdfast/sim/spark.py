@@ -34,6 +34,17 @@ class Source:
         return seen
 
 
+class Run:
+    """What one life of a driver has in memory: another may have gone on behind its back."""
+
+    __slots__ = ("committed", "offsets", "start")
+
+    def __init__(self, committed: int, start: int) -> None:
+        self.committed = committed
+        self.start = start
+        self.offsets: tuple[int, int, bool] = (start, start, False)
+
+
 class SourceQuery:
     """One stage on Spark: durable checkpoint, and the driver that runs now (if any)."""
 
@@ -50,12 +61,15 @@ class SourceQuery:
         self.start_offset = 0
         self.finished = False
         self.process: Process | None = None
+        self.running: dict[Address, Run] = {}
 
     def on_effect(self, process: Process, effect: Effect) -> None:
         if isinstance(effect, StartStage):
             self.world.call(self.start_ns, lambda: self._boot(process, effect.epoch))
         elif isinstance(effect, StopStage):
-            self.world.crash(driver_of(self.spec.id, effect.epoch))
+            child = self.world.processes.get(driver_of(self.spec.id, effect.epoch))
+            if child is not None and child.stalled_ns <= self.world.now_ns:
+                self.world.crash(child.address)  # one that is frozen cannot be killed: it may wake up later
         elif isinstance(effect, Opened):
             self._on_opened(process, effect)
         elif isinstance(effect, BatchDone):
@@ -96,29 +110,34 @@ class SourceQuery:
             self.committed = commit.batch
             self.start_offset = commit.offsets[1]
             self.planned = {b: p for b, p in self.planned.items() if b > commit.batch}
-        self._later(process, 0, lambda: self._plan(process))
+        run = Run(self.committed, self.start_offset)
+        self._later(process, 0, lambda: self._plan(process, run))
 
-    def _plan(self, process: Process) -> None:
-        """Write the offsets of the next batch ahead, or find them written."""
+    def _plan(self, process: Process, run: Run) -> None:
+        """Write the offsets of the next batch ahead, or find them written. A driver that was overtaken plans its own."""
         if self.finished:
             return
-        batch = self.committed + 1
-        if batch not in self.planned:
-            end = self.source.available(self.world.now_ns, self.start_offset)
-            final = self.source.closed and end == len(self.source.rows)
-            self.planned[batch] = (self.start_offset, end, final)
-        self._later(process, 10 * MS, lambda: self._run(process, batch))
+        batch = run.committed + 1
+        offsets = self.planned.get(batch)
+        if offsets is None:
+            end = self.source.available(self.world.now_ns, run.start)
+            offsets = (run.start, end, self.source.closed and end == len(self.source.rows))
+            if batch > self.committed:
+                self.planned[batch] = offsets
+        run.offsets = offsets
+        self._later(process, 10 * MS, lambda: self._run(process, run))
 
-    def _run(self, process: Process, batch: int) -> None:
+    def _run(self, process: Process, run: Run) -> None:
         driver = process.machine
-        if not isinstance(driver, StageDriver) or driver.phase is not Phase.READY or batch not in self.planned:
+        if not isinstance(driver, StageDriver) or driver.phase is not Phase.READY:
             return
-        start, end, final = self.planned[batch]
+        self.running[process.address] = run
+        start, end, final = run.offsets
         rows = [row for _, row in self.source.rows[start:end]]
         on_time = [row for row in rows if row[1] >= driver.watermark]
         tasks, strays = self._tasks(on_time)
         event = RunBatch(
-            batch=batch,
+            batch=run.committed + 1,
             tasks=tasks,
             strays=strays,
             offsets=(start, end),
@@ -154,11 +173,13 @@ class SourceQuery:
         return {edge: tuple(found) for edge, found in sorted(parts.items())}
 
     def _commit(self, process: Process, batch: int) -> None:
-        if batch in self.planned:
-            _, self.start_offset, final = self.planned.pop(batch)
-            self.committed = batch
-            self.finished = self.finished or final
-        self._later(process, self.trigger_ns, lambda: self._plan(process))
+        """Spark's own commit log; an overtaken driver finds that it was overtaken."""
+        run = self.running[process.address]
+        run.committed, run.start = batch, run.offsets[1]
+        if self.planned.pop(batch, None) is not None:
+            self.committed, self.start_offset = batch, run.start
+            self.finished = self.finished or run.offsets[2]
+        self._later(process, self.trigger_ns, lambda: self._plan(process, run))
 
     def lose_driver(self, node_notices_after_ns: int) -> None:
         """The driver is dead or deaf: its node notices, and reports it."""

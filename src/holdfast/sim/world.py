@@ -210,6 +210,8 @@ class World:
         if ready.notes:
             for notice in self.notices:
                 notice(self.now_ns, process.address, ready.notes)
+            if not process.alive:
+                return  # killed in the middle of this step
         if ready.wake_ns:
             self._wake(process, max(done_ns, process.true_time(ready.wake_ns)))
         if ready.persist and process.disk is not None:
