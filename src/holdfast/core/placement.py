@@ -54,6 +54,11 @@ class Plan:
             self.members != before.members or self.draining != before.draining or self.places != before.places
         )
 
+    @property
+    def leaving(self) -> tuple[Name, ...]:
+        """Members that shall hold nothing. If nobody else is left, a drain cannot be honoured: better to run."""
+        return self.draining if any(name not in self.draining for name in self.members) else ()
+
     def put(self, asset: Asset, **fields: object) -> None:
         place = msgspec.structs.replace(self.places[asset], **fields)
         if place != self.places[asset]:
@@ -146,7 +151,7 @@ def _settle(made: Plan, asset: Asset, reports: Reports) -> None:
 
 
 def _count_load(made: Plan) -> None:
-    load = {name: 0 for name in sorted(made.members) if name not in made.draining}
+    load = {name: 0 for name in sorted(made.members) if name not in made.leaving}
     for asset in sorted(made.places):
         for seat in made.places[asset].holders:
             name = name_of(seat)
@@ -179,19 +184,20 @@ def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
     """Give a stage a node, and every unit and ledger a backup; move what sits on a draining node."""
     place = made.places[asset]
     if _is_stage(made, asset):
-        stays = place.primary and _stands(made, place.primary) and name_of(place.primary) not in made.draining
+        stays = place.primary and _stands(made, place.primary) and name_of(place.primary) not in made.leaving
         if not stays or reports.downs.get(asset) == place.epoch:
             name = _lightest(made, without=())
-            made.put(asset, primary=_seat(made, asset, name) if name else None, epoch=place.epoch + 1)
+            if name is not None:
+                made.put(asset, primary=_seat(made, asset, name), epoch=place.epoch + 1)
         return
     if place.primary is None or place.joining:
         return
-    backup_stays = place.backup and name_of(place.backup) not in made.draining
+    backup_stays = place.backup and name_of(place.backup) not in made.leaving
     if not backup_stays:
         name = _lightest(made, without=(place.primary, place.backup))
         if name:
             made.put(asset, joining=_seat(made, asset, name), moving=False)
-    elif name_of(place.primary) in made.draining:
+    elif name_of(place.primary) in made.leaving:
         made.put(asset, moving=True)
 
 

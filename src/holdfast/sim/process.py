@@ -52,8 +52,8 @@ class Held:
 
 class Process:
     __slots__ = (
-        "address", "alive", "busy_ns", "disk", "drift_ppm", "held", "host", "machine", "offset_ns", "slow",
-        "spoke", "stalled_ns", "wake_token",
+        "address", "alive", "backlog", "busy_ns", "disk", "drift_ppm", "held", "host", "machine", "offset_ns",
+        "slow", "spoke", "stalled_ns", "wake_token",
     )  # fmt: skip
 
     def __init__(self, address: Address, host: str, machine: Machine, disk: VirtualDisk | None) -> None:
@@ -71,6 +71,8 @@ class Process:
         self.stalled_ns = 0
         self.slow = 1
         self.wake_token = 0
+        #: Messages that arrived while it was stalled or busy, in order.
+        self.backlog: deque[tuple[Address, Message]] = deque()
         self.held: deque[Held] = deque()
 
     def clock(self, true_ns: int) -> int:

@@ -25,21 +25,25 @@ class Reference:
         self.next: dict[Edge, int] = dict.fromkeys(topology.producer, 0)
         self.taken: dict[Asset, dict[Edge, int]] = {u.id: dict.fromkeys(sorted(u.inputs), 0) for u in topology.units}
         self.watermarks = {u.id: dict.fromkeys(sorted(u.inputs), WATERMARK_MIN) for u in topology.units}
+        self.readers: dict[Edge, list[Asset]] = {}
+        for unit in topology.units:
+            for edge in unit.inputs:
+                self.readers.setdefault(edge, []).append(unit.id)
         self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter()) for u in topology.units}
 
     def add(self, edge: Edge, block: Block) -> None:
         self.blocks[edge].append(block)
         self.at[edge][block.start] = block
         self.next[edge] = block.end
-        self._run()
+        self._run(edge)
 
-    def _run(self) -> None:
-        progress = True
-        while progress:
-            progress = False
-            for unit in self.topology.units:
-                while self._step(unit.id):
-                    progress = True
+    def _run(self, edge: Edge) -> None:
+        """Step everything downstream of an edge, as far as it goes."""
+        open_edges = [edge]
+        while open_edges:
+            for unit in self.readers.get(open_edges.pop(), ()):
+                while self._step(unit):
+                    open_edges.extend(e for e in self.topology.unit[unit].outputs if e not in open_edges)
 
     def _step(self, unit: Asset) -> bool:
         marks = self.watermarks[unit]

@@ -110,7 +110,7 @@ class SourceQuery:
             self.committed = commit.batch
             self.start_offset = commit.offsets[1]
             self.planned = {b: p for b, p in self.planned.items() if b > commit.batch}
-        run = Run(self.committed, self.start_offset)
+        run = Run(commit.batch, commit.offsets[1]) if commit is not None else Run(-1, 0)
         self._later(process, 0, lambda: self._plan(process, run))
 
     def _plan(self, process: Process, run: Run) -> None:

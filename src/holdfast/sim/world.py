@@ -23,7 +23,7 @@ from holdfast.sim.network import Network
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.sim.process import Held, Process, VirtualDisk
 
-_MESSAGE, _WAKE, _SYNC, _CALL = range(4)
+_MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG = range(5)
 
 Notice = Callable[[int, Address, list], None]
 
@@ -173,31 +173,44 @@ class World:
                 self._on_message(payload)
             elif kind == _WAKE:
                 self._on_wake(process, payload)
+            elif kind == _BACKLOG:
+                self._on_backlog(process)
             elif kind == _SYNC:
                 self._on_sync(process)
             else:
                 payload()
         self.now_ns = max(self.now_ns, until_ns)
 
-    def _is_held_up(self, process: Process, kind: int, payload: object) -> bool:
-        """Stalled or busy: the event comes again when it is neither."""
-        free_ns = max(process.stalled_ns, process.busy_ns)
-        if free_ns <= self.now_ns:
-            return False
-        self._push(free_ns, kind, None if kind == _MESSAGE else process, payload)
-        return True
-
     def _on_message(self, payload: tuple[Address, Address, Message]) -> None:
+        """Hand it over, or queue it behind what a stalled or busy process has not yet read."""
         source, target, message = payload
         process = self.route(target)
-        if process is None or self._is_held_up(process, _MESSAGE, payload):
+        if process is None:
+            return
+        free_ns = max(process.stalled_ns, process.busy_ns)
+        if free_ns > self.now_ns or process.backlog:
+            if not process.backlog:
+                self._push(free_ns, _BACKLOG, process, None)
+            process.backlog.append((source, message))
             return
         self.feed(process, Received(source, message))
 
-    def _on_wake(self, process: Process, token: int) -> None:
-        if not process.alive or token != process.wake_token or self._is_held_up(process, _WAKE, token):
+    def _on_backlog(self, process: Process) -> None:
+        if not process.alive:
             return
-        self.feed(process, TICK)
+        if process.stalled_ns <= self.now_ns and process.busy_ns <= self.now_ns:
+            self.feed(process, Received(*process.backlog.popleft()))
+        if process.backlog:
+            self._push(max(process.stalled_ns, process.busy_ns), _BACKLOG, process, None)
+
+    def _on_wake(self, process: Process, token: int) -> None:
+        if not process.alive or token != process.wake_token:
+            return
+        free_ns = max(process.stalled_ns, process.busy_ns)
+        if free_ns > self.now_ns:
+            self._push(free_ns, _WAKE, process, token)
+        else:
+            self.feed(process, TICK)
 
     def feed(self, process: Process, event: object) -> None:
         """One step of one machine."""
