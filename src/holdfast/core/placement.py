@@ -160,9 +160,12 @@ def _count_load(made: Plan) -> None:
     made.load = load
 
 
-def _lightest(made: Plan, *, without: tuple[Seat | None, ...]) -> Name | None:
+def _lightest(made: Plan, *, without: tuple[Seat | None, ...], last_resort: bool = False) -> Name | None:
+    """The member with the least to do; a leaving one only if there is no other (a backup there beats none)."""
     taken = {name_of(seat) for seat in without if seat}
     free = [(load, name) for name, load in made.load.items() if name not in taken]
+    if not free and last_resort:
+        return next((name for name in made.leaving if name not in taken), None)
     if not free:
         return None
     name = min(free)[1]
@@ -194,7 +197,7 @@ def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
         return
     backup_stays = place.backup and name_of(place.backup) not in made.leaving
     if not backup_stays:
-        name = _lightest(made, without=(place.primary, place.backup))
+        name = _lightest(made, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
             made.put(asset, joining=_seat(made, asset, name), moving=False)
     elif name_of(place.primary) in made.leaving:

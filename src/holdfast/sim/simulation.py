@@ -232,7 +232,7 @@ class Simulation:
 
     def _is_protected(self) -> bool:
         record = self.checker.record
-        if len(record.members) - len(record.draining) == 1 or len(record.members) < 2:
+        if len(record.members) < 2:
             return True
         return all(
             place.backup is not None for asset, place in record.places.items() if asset not in self.setup.topology.stage

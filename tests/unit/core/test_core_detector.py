@@ -1,0 +1,75 @@
+"""A ring of heartbeats that only reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.detector import Detector
+from holdfast.errors import ConfigError
+from holdfast.model.config import MS, Config
+from holdfast.model.messages import Suspect
+from holdfast.model.record import Record
+
+RING = Record(version=1, term=0, members={"a": 1, "b": 2, "c": 1}, places={})
+
+
+def detector(config: Config | None = None) -> Detector:
+    made = Detector("c", config or Config())
+    made.on_record(RING, 0)
+    return made
+
+
+def test_each_member_has_one_monitor_and_watches_one():
+    made = detector()
+    assert (made.watched, made.watched_life, made.monitor) == ("b", 2, "a")
+
+
+@pytest.mark.parametrize(("heartbeat", "misses"), [(100, 3), (50, 5)])
+def test_dead_after_so_many_misses_and_both_are_settable(heartbeat, misses):
+    made = detector(Config(heartbeat_ns=heartbeat * MS, misses_max=misses, election_ns=5_000 * MS))
+    told = None
+    for beat in range(misses + 2):
+        told = made.on_tick(beat * heartbeat * MS)
+        if beat <= misses:
+            assert told is None
+    assert told == Suspect(name="b", life=2)
+
+
+def test_a_heartbeat_of_another_node_does_not_count():
+    made = detector()
+    for beat in range(1, 4):
+        made.on_tick(beat * 100 * MS)
+        made.on_heartbeat("a", beat * 100 * MS)
+    assert made.on_tick(400 * MS) is not None
+    made.on_heartbeat("b", 400 * MS)
+    assert made.on_tick(500 * MS) is None
+
+
+def test_who_slept_does_not_blame_others():
+    made = detector()
+    made.on_tick(100 * MS)
+    assert made.on_tick(5_000 * MS) is None
+    assert made.on_tick(5_100 * MS) is None
+
+
+def test_alone_or_outside_there_is_no_ring():
+    made = detector()
+    made.on_record(Record(version=2, term=0, members={"a": 1, "b": 1}, places={}), 0)
+    assert (made.monitor, made.watched) == (None, None)
+    made.on_record(Record(version=3, term=0, members={"c": 1}, places={}), 0)
+    assert made.on_tick(10_000 * MS) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"misses_max": 0},
+        {"election_ns": 100 * MS},
+        {"method": "psychic"},
+        {"retained_soft_max": 50, "retained_hard_max": 40},
+    ],
+)
+def test_settings_that_cannot_work_say_why(wrong):
+    with pytest.raises(ConfigError) as error:
+        Config(**wrong)
+    assert error.value.hint

@@ -1,0 +1,174 @@
+"""The next record is a function of the last one and of what was reported."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.core.placement import Reports, plan
+from holdfast.model.ids import LEDGER, life_of, name_of
+from holdfast.model.record import Place, Record, first_record
+from holdfast.model.topology import layered
+
+NAMES = ("n0", "n1", "n2", "n3")
+
+
+def start(units: int = 4, names=NAMES) -> Record:
+    return first_record(layered(stages=1, units=units), names)
+
+
+def after(record: Record, **reported) -> Record:
+    reports = Reports()
+    for name, value in reported.items():
+        setattr(reports, name, value)
+    made = plan(record, reports)
+    if made is None:
+        return record
+    return Record(
+        version=made.version, term=1, members=made.members, places=made.places, draining=made.draining
+    )
+
+
+def settle(record: Record, **reported) -> Record:
+    """Play the primaries' part until nothing changes: everything that joins has joined, all that moves has yielded."""
+    record = after(record, **reported)
+    for _ in range(60):
+        joined = {a: (p.since, p.joining) for a, p in record.places.items() if p.joining}
+        yielded = {a: p.since for a, p in record.places.items() if p.moving}
+        following = after(record, joined=joined, yielded=yielded)
+        if following is record:
+            return record
+        record = following
+    raise AssertionError("the placement does not come to rest")
+
+
+def test_a_failed_nodes_units_go_to_all_who_hold_their_images():
+    record = start(units=8)
+    held = {a: p for a, p in record.places.items() if p.primary == "n0#1" and p.backup}
+    made = after(record, suspects={"n0": 1})
+    assert "n0" not in made.members
+    assert held
+    for asset, place in held.items():
+        assert (made.places[asset].primary, made.places[asset].epoch) == (place.backup, place.epoch + 1)
+        assert made.places[asset].joining not in (None, place.backup)
+
+
+def test_a_backup_is_replaced_and_the_primary_stays():
+    made = after(start(units=1), suspects={"n1": 1})
+    place = made.places["u0"]
+    assert (place.primary, place.backup, place.epoch) == ("n0#1", None, 1)
+    assert place.joining is not None
+
+
+def test_a_seat_becomes_the_backup_only_when_the_primary_has_said_so_of_this_place():
+    record = after(start(units=1), suspects={"n1": 1})
+    place = record.places["u0"]
+    assert after(record, joined={"u0": (place.since - 1, place.joining)}).places["u0"].backup is None
+    assert after(record, joined={"u0": (place.since, "n9#1")}).places["u0"].backup is None
+    assert after(record, joined={"u0": (place.since, place.joining)}).places["u0"].backup == place.joining
+
+
+def test_a_unit_whose_only_holder_is_suspected_stays_and_is_lost_only_in_its_next_life():
+    record = Record(
+        version=3, term=1, members={"n0": 1, "n1": 1, "n2": 1}, places={"u0": Place(primary="n0#1", since=3)}
+    )
+    made = after(record, suspects={"n0": 1})
+    assert made.places["u0"].primary == "n0#1"
+    back = after(made, hellos={"n0": 1})
+    assert back.places["u0"].primary == "n0#1"
+    reborn = after(made, hellos={"n0": 2})
+    assert reborn.places["u0"].primary is None
+
+
+def test_a_restart_before_anybody_noticed_is_a_failure_of_the_old_life():
+    record = start(units=1)
+    made = after(record, hellos={"n0": 2})
+    assert made.members["n0"] == 2
+    assert made.places["u0"].primary == "n1#1"
+    ledger = made.places["s0" + LEDGER]
+    assert ledger == record.places["s0" + LEDGER]
+    assert made.places["s0"].epoch == 2
+
+
+def test_an_old_suspicion_or_an_old_hello_changes_nothing():
+    record = start()
+    assert after(record, suspects={"n0": 7}) is record
+    assert after(record, hellos={"n0": 1}) is record
+
+
+def test_membership_changes_by_one_at_a_time():
+    made = after(start(), suspects={"n0": 1, "n1": 1}, hellos={"n9": 1})
+    assert len(set(made.members) ^ set(NAMES)) == 1
+
+
+def test_the_last_member_is_never_removed():
+    record = Record(version=1, term=0, members={"n0": 1}, places={"u0": Place(primary="n0#1")})
+    assert after(record, suspects={"n0": 1}) is record
+
+
+def test_a_dead_driver_gets_a_new_epoch_and_an_old_report_does_not():
+    record = start()
+    assert after(record, downs={"s0": 1}).places["s0"].epoch == 2
+    assert after(record, downs={"s0": 0}) is record
+
+
+def test_a_drain_moves_everything_and_never_leaves_a_unit_unprotected():
+    record = after(start(), drains={"n0": None})
+    assert record.draining == ("n0",)
+    for _ in range(60):
+        for asset, place in record.places.items():
+            assert asset == "s0" or place.backup
+        joined = {a: (p.since, p.joining) for a, p in record.places.items() if p.joining}
+        yielded = {a: p.since for a, p in record.places.items() if p.moving}
+        following = after(record, joined=joined, yielded=yielded)
+        if following is record:
+            break
+        record = following
+    assert not [a for a, p in record.places.items() if "n0" in map(name_of, p.holders)]
+
+
+def test_a_drain_that_would_leave_nobody_is_not_honoured():
+    record = settle(start(), drains={"n0": None})
+    assert after(record, drains={"n1": None, "n2": None, "n3": None}).draining == ("n0",)
+    alone = record
+    for name in ("n1", "n2", "n3"):
+        alone = settle(alone, suspects={name: 1})
+    assert alone.members == {"n0": 1}
+    assert all(p.primary and name_of(p.primary) == "n0" for p in alone.places.values())
+
+
+def test_a_drain_of_one_that_came_back_is_forgotten():
+    record = settle(start(), drains={"n0": None})
+    assert settle(record, hellos={"n0": 2}).draining == ()
+
+
+def test_a_node_that_came_back_gets_backups_again():
+    record = settle(start(units=12), suspects={"n0": 1})
+    record = settle(record, hellos={"n0": 2})
+    load = {name: 0 for name in record.members}
+    for place in record.places.values():
+        for seat in place.holders:
+            load[name_of(seat)] += 1
+    assert max(load.values()) - min(load.values()) <= 4
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_placement_comes_to_rest_whatever_members_come_and_go(seed):
+    rng = Random(seed)
+    record, lives = start(units=6), dict.fromkeys(NAMES, 1)
+    for _ in range(12):
+        name = rng.choice((*NAMES, "n4"))
+        if name in record.members and len(record.members) > 2 and rng.random() < 0.5:
+            record = settle(record, suspects={name: record.members[name]})
+        elif rng.random() < 0.2:
+            record = settle(record, drains={name: None})
+        else:
+            lives[name] = lives.get(name, 0) + 1
+            record = settle(record, hellos={name: lives[name]})
+        for asset, place in record.places.items():
+            names = [name_of(seat) for seat in place.holders]
+            assert len(set(names)) == len(names)
+            assert all(life_of(s) in (0, record.members.get(name_of(s))) for s in place.holders)
+            if asset != "s0" and len(record.members) > 1:
+                assert place.backup or place.primary is None

@@ -1,0 +1,133 @@
+"""The arithmetic of an output queue: trim by the slowest, spill before refusing, never drop."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import InvariantError
+from holdfast.logs.output_queue import OutputQueue
+from holdfast.model.block import unit_block
+
+ROWS = ((1, 2, 3),)
+
+
+def queue(consumers=("a", "b"), memory=100, spill=100) -> OutputQueue:
+    return OutputQueue("e", consumers, memory, spill)
+
+
+def test_trimming_follows_the_slowest_consumer():
+    q = queue()
+    first, second = q.append(ROWS, 1), q.append((), 2)
+    assert not q.ack("a", second.end)
+    assert q.trimmed == 0
+    assert q.ack("b", first.end)
+    assert (q.trimmed, [b.start for b in q.blocks]) == (first.end, [second.start])
+
+
+def test_an_acknowledgement_that_comes_twice_or_from_a_stranger_is_nothing_new():
+    q = queue(("a",))
+    block = q.append(ROWS, 1)
+    assert q.ack("a", block.end)
+    assert not q.ack("a", block.end)
+    assert not q.ack("stranger", 99)
+
+
+def test_a_consumer_ahead_of_a_restored_queue_lets_blocks_go_as_they_are_made():
+    q = queue(("a",))
+    q.ack("a", 5)
+    q.append(ROWS, 1)
+    assert (q.trimmed, len(q.blocks)) == (2, 0)
+
+
+def test_a_full_queue_spills_before_it_refuses():
+    q = queue(("a",), memory=4, spill=4)
+    for mark in range(4):
+        assert q.has_room()
+        q.append(ROWS, mark)
+    assert not q.has_room()
+    assert (q.in_memory, q.spilled) == (4, 4)
+    q.ack("a", 2)
+    assert q.has_room()
+
+
+def test_a_full_disk_leaves_only_memory():
+    q = queue(("a",), memory=4, spill=100)
+    q.disk_full = True
+    q.append(ROWS, 1)
+    q.append(ROWS, 2)
+    assert (q.has_room(), q.spilled) == (False, 0)
+
+
+def test_no_more_than_the_limit_is_spilled():
+    q = queue(("a",), memory=1, spill=2)
+    for mark in range(5):
+        q.append(ROWS, mark)
+    assert q.spilled == 2
+
+
+def test_reading_starts_at_a_block_and_gives_at_least_one():
+    q = queue(("a",))
+    blocks = [q.append(ROWS, mark) for mark in range(5)]
+    assert q.read(2, 1) == (blocks[1],)
+    assert q.read(2, 5) == (blocks[1], blocks[2])
+    assert q.read(blocks[-1].end, 10) == ()
+    with pytest.raises(InvariantError, match="points into a block"):
+        q.read(1, 10)
+
+
+def test_a_hole_is_refused():
+    q = queue()
+    with pytest.raises(InvariantError, match="hole"):
+        q._add(unit_block(3, ROWS, 1))
+
+
+def test_an_abandoned_lease_lapses_and_no_longer_holds_retention():
+    q = queue(("a",))
+    q.lease("guest", until_ns=10)
+    block = q.append(ROWS, 1)
+    q.ack("a", block.end)
+    assert q.trimmed == 0
+    assert q.lapse(5) == []
+    assert q.lapse(11) == ["guest"]
+    assert q.trimmed == block.end
+
+
+def test_a_new_primary_renews_leases_it_finds_in_its_image():
+    q = queue(("a",))
+    q.lease("guest", until_ns=10)
+    image = queue(("a",))
+    image.paste(q.part(0), whole=True)
+    image.renew_leases(100)
+    assert image.leases == {"guest": 100}
+
+
+def test_a_delta_jumps_over_what_everybody_has_acknowledged():
+    q, image = queue(("a",)), queue(("a",))
+    q.append(ROWS, 1)
+    q.append(ROWS, 2)
+    q.ack("a", 4)
+    q.append(ROWS, 3)
+    image.paste(q.part(0), whole=False)
+    assert (image.trimmed, image.next, list(image.blocks)) == (q.trimmed, q.next, list(q.blocks))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 3), st.tuples(st.sampled_from("ab"), st.integers(0, 40)), st.none())))
+def test_an_image_stands_where_its_primary_stands_after_any_history(history):
+    q, image, base = queue(memory=6, spill=6), queue(memory=6, spill=6), 0
+    for step in history:
+        if step is None:
+            image.paste(q.part(base), whole=False)
+            base = q.next
+            assert (image.trimmed, image.next, image.acks) == (q.trimmed, q.next, q.acks)
+            assert list(image.blocks) == list(q.blocks)
+        elif isinstance(step, int):
+            if q.has_room():
+                q.append(ROWS * step, q.next)
+        else:
+            q.ack(*step)
+        assert q.trimmed <= min(*q.acks.values(), q.next) or not q.blocks
+        assert sum(b.end - b.start for b in q.blocks) == q.next - q.trimmed
+        assert q.spilled <= 6
