@@ -14,7 +14,6 @@ from holdfast.core.election import Election
 from holdfast.core.feed import Feed
 from holdfast.core.node import Node
 from holdfast.core.reader import Reader
-from holdfast.core.roles import State
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import batch_block
@@ -290,19 +289,6 @@ def epoch_not_raised_on_promotion() -> list[Patch]:
         right(self, asset, **fields)
 
     return [(placement.Plan, "put", put)]
-
-
-@mutant
-def captures_of_a_fenced_primary_are_taken() -> list[Patch]:
-    def on_capture(self, source, message, ready):
-        copy = self.copies.get(message.unit)
-        if copy is not None and self.states[message.unit] in (State.JOINING, State.BACKUP):
-            copy.paste(message)
-            ready.send.append(
-                (source, host.Pasted(unit=message.unit, epoch=message.epoch, round=message.round, fits=True))
-            )
-
-    return [(host.Host, "on_capture", on_capture)]
 
 
 @mutant

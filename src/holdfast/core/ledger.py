@@ -26,13 +26,15 @@ EMPTY = LedgerPage("", 0, None)
 
 
 class Ledger:
-    __slots__ = ("asker", "copied", "id", "name", "page", "place", "stage")
+    __slots__ = ("asker", "copied", "id", "kept_since", "name", "page", "place", "stage")
 
-    def __init__(self, ledger: Asset, name: Name, page: LedgerPage) -> None:
+    def __init__(self, ledger: Asset, name: Name, page: LedgerPage = EMPTY, kept_since: int = 0) -> None:
         self.id = ledger
         self.stage = ledger.removesuffix(LEDGER)
         self.name = name
         self.page = page
+        #: Version of the place under which the page was put on disk.
+        self.kept_since = kept_since
         self.place: Place | None = None
         #: Rank of the page that each target has on disk, under the present place.
         self.copied: dict[Name, tuple[int, int]] = {}
@@ -44,11 +46,16 @@ class Ledger:
         return self.place is not None and self.place.primary == self.name
 
     def _keep(self, ready: Ready) -> None:
-        ready.persist.append((f"ledger/{self.id}", self.page))
+        self.kept_since = self.place.since if self.place else 0
+        ready.persist.append((f"ledger/{self.id}", (self.kept_since, self.page)))
 
     def on_place(self, place: Place, ready: Ready) -> None:
-        """A new version of the place: whoever joins starts from nothing; the primary tells all targets anew."""
-        if place.joining == self.name:
+        """A new version of the place: the primary tells all targets anew.
+
+        Whoever joins starts from nothing, since what an earlier time left on its disk may never have counted; but not
+        if it only restarted in the middle of joining, since the primary may have reported it already.
+        """
+        if place.joining == self.name and self.kept_since != place.since:
             self.page = EMPTY
         self.place = place
         self.copied = {}

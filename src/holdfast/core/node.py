@@ -13,7 +13,7 @@ from holdfast.core.detector import Detector
 from holdfast.core.election import Election, Standing
 from holdfast.core.hand_over import HandOver
 from holdfast.core.host import Host
-from holdfast.core.ledger import EMPTY, Ledger
+from holdfast.core.ledger import Ledger
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import ChildDied, DiskFull, Ready, Received, StartStage, StopStage, Tick
@@ -58,7 +58,7 @@ class Node:
         self.detector = Detector(name, config)
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
-        self.ledgers = {ledger: Ledger(ledger, name, _page(disk, ledger)) for ledger in topology.ledgers}
+        self.ledgers = {ledger: _ledger(disk, ledger, name) for ledger in topology.ledgers}
         #: Epoch of each stage whose driver runs here; and of those whose driver was found dead.
         self.stages: dict[Asset, int] = {}
         self.dead_children: dict[Asset, int] = {}
@@ -280,9 +280,9 @@ class Node:
             ready.send.append((name, m.Push(record=self.record)))
 
 
-def _page(disk: Disk, ledger: Asset) -> m.LedgerPage:
-    page = disk.get(f"ledger/{ledger}")
-    return page if isinstance(page, m.LedgerPage) else EMPTY
+def _ledger(disk: Disk, ledger: Asset, name: Name) -> Ledger:
+    kept = disk.get(f"ledger/{ledger}")
+    return Ledger(ledger, name, kept[1], kept[0]) if isinstance(kept, tuple) else Ledger(ledger, name)
 
 
 def _election(name: Name, config: Config, disk: Disk, first: Record) -> Election:

@@ -42,6 +42,7 @@ def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...
         queue_spill_max=rng.choice((0, 60)) if tight else 100_000,
         credit_max=rng.choice((20, 4_000)),
         lease_ns=400 * MS,
+        election_ns=rng.choice((250, 1_000, 1_000)) * MS,
     )
     return Setup(
         seed=seed,

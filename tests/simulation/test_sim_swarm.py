@@ -1,0 +1,130 @@
+"""Random fault schedules hold; the same seed is the same run, byte for byte; a violation shrinks to what it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mutants import planted
+from typer.testing import CliRunner
+
+from holdfast.cli.sim import app, replay_command
+from holdfast.sim.runner import keep, retrace, run_all, shrink
+from holdfast.sim.simulation import Simulation
+from holdfast.sim.swarm import SWARM, swarm_setup
+
+SRC = Path(__file__).parents[2] / "src"
+
+
+def test_random_schedules_hold():
+    summary = run_all(swarm_setup(seed) for seed in range(200))
+    assert summary.first is None
+    assert summary.schedules == 200
+    assert summary.faults > 400
+    assert summary.promotions > 50
+    assert summary.late > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SWARM)
+def test_schedules_of_one_kind_of_fault_hold(kind):
+    assert run_all(swarm_setup(seed, kinds=(kind,)) for seed in range(1_000, 1_050)).first is None
+
+
+_DIGEST = """
+import hashlib
+from holdfast.sim.runner import retrace
+from holdfast.sim.swarm import swarm_setup
+digest = hashlib.sha256()
+for seed in range(8):
+    outcome, trace = retrace(swarm_setup(seed), messages=True)
+    digest.update("\\n".join(trace.lines).encode())
+print(digest.hexdigest(), len(trace.lines))
+"""
+
+
+def test_one_seed_is_one_trace_under_two_values_of_pythonhashseed():
+    digests = []
+    for hash_seed in ("0", "12345"):
+        env = {**os.environ, "PYTHONPATH": str(SRC), "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", _DIGEST], env=env, capture_output=True, text=True, check=True)
+        digests.append(done.stdout)
+    assert digests[0] == digests[1]
+    assert len(digests[0].split()[0]) == len(hashlib.sha256().hexdigest())
+
+
+def test_tracing_changes_nothing():
+    for seed in (3, 4):
+        traced, trace = retrace(swarm_setup(seed), messages=True)
+        assert traced == Simulation(swarm_setup(seed)).run()
+        assert trace.lines
+
+
+def test_a_violation_shrinks_to_the_faults_it_needs():
+    with planted("no_fence_at_the_consumer"):
+        for seed in range(400):
+            setup = swarm_setup(seed, kinds=("stall", "cut", "loss"))
+            outcome = Simulation(setup).run()
+            if outcome.violation:
+                break
+        needed = shrink(setup, outcome.rule)
+        assert 0 < len(needed) < len(setup.faults)
+        assert Simulation(keep(setup, needed)).run().rule == outcome.rule
+        for number in needed:
+            fewer = tuple(n for n in needed if n != number)
+            assert Simulation(keep(setup, fewer)).run().rule != outcome.rule
+
+
+def test_the_command_stops_at_a_violation_and_prints_the_one_that_replays_it():
+    with planted("trim_by_the_fastest_consumer"):
+        result = CliRunner().invoke(app, ["--seeds", "20"])
+        assert result.exit_code == 1
+        assert "VIOLATION at seed" in result.output
+        replay = result.output.splitlines()[-1]
+        assert replay.startswith("replay: holdfast sim --seeds 1 --first ")
+        again = CliRunner().invoke(app, replay.split()[3:])
+        assert again.exit_code == 1
+        assert "trimmed what a recovery needs" in again.output
+
+
+def test_the_command_counts_tells_and_speaks_json():
+    runner = CliRunner()
+    text = runner.invoke(app, ["--seeds", "3", "--nodes", "3", "--units", "2"])
+    assert (text.exit_code, "3 schedules, 0 violations" in text.output) == (0, True)
+    assert '"violations":0' in runner.invoke(app, ["--seeds", "2", "--json"]).output
+    assert '"trace":[' in runner.invoke(app, ["--seeds", "1", "--story", "u0", "--json"]).output
+
+
+def test_the_command_tells_the_story_of_one_unit_edge_or_node():
+    scenario = Path(__file__).parents[1] / "scenarios" / "drain_moves_without_a_gap.txt"
+    for thing, other in (("u0", "u1"), ("n0", "n3"), ("u1.0", "s0>u0")):
+        told = CliRunner().invoke(app, ["--scenario", str(scenario), "--story", thing]).output
+        assert thing in told
+        assert f" {other} " not in told or thing == "n0"
+    assert "all held" in CliRunner().invoke(app, ["--scenario", str(scenario), "--trace", "--messages"]).output
+
+
+def test_a_scenario_that_cannot_work_is_refused_with_the_reason(tmp_path):
+    for text, reason in (
+        ("nodes = ", "is not TOML"),
+        ("knodes = 3", "unknown entries"),
+        ('[[fault]]\nkind = "gremlin"', "no such fault"),
+        ("[config]\nmisses = 3", "not known"),
+    ):
+        path = tmp_path / "s.toml"
+        path.write_text(text)
+        result = CliRunner().invoke(app, ["--scenario", str(path)])
+        assert result.exit_code == 2
+        assert reason in result.output
+    assert CliRunner().invoke(app, ["--seeds", "1", "--faults", "99"]).exit_code == 2
+    assert CliRunner().invoke(app, ["--scenario", str(tmp_path / "none.toml")]).exit_code == 2
+
+
+def test_the_replay_of_a_scenario_names_the_file():
+    setup = swarm_setup(1)
+    assert replay_command(setup, (), Path("x.txt"), 0, 0).endswith("--scenario x.txt --faults none --trace")
+    assert "--nodes 5 --units 2" in replay_command(setup, (1,), None, 5, 2)
