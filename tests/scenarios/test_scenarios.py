@@ -1,4 +1,4 @@
-"""Every scenario file replays to its trace, byte for byte; HOLDFAST_REWRITE=1 writes the traces anew, for review as a diff.
+"""Every scenario file replays to its trace, byte for byte; HOLDFAST_REWRITE=1 writes traces anew, to review as a diff.
 
 A file is a TOML scenario, a line `--- trace`, and the whole trace. `shows` holds whatever the trace says: a rewrite
 cannot lose what the scenario is about.

@@ -42,9 +42,7 @@ class Echo:
 
 
 def world(costs: Costs = COSTS) -> World:
-    return World(
-        topology=layered(stages=1, units=1), names=("n0",), config=Config(), costs=costs, seed=1, window_ns=MS
-    )
+    return World(topology=layered(stages=1, units=1), names=("n0",), config=Config(), costs=costs, seed=1, window_ns=MS)
 
 
 def test_a_ping_between_two_nodes_takes_two_latencies_two_sends_and_the_work():

@@ -103,14 +103,13 @@ def _tell(summary: Summary) -> None:
         f"{summary.faults / n:.1f} faults, {summary.promotions / n:.1f} promotions, {summary.records / n:.1f} records, "
         f"{summary.rows / n:.0f} rows ({summary.late / n:.0f} late), {summary.results / n:.0f} results, "
         f"{summary.checks / n:.0f} checks, {summary.virtual_s / n:.1f} s virtual\n"
-        f"period of instability: {summary.instability_ms_mean:.0f} ms on average, {summary.instability_ms_max:.0f} at most\n"
+        f"period of instability: {summary.instability_ms_mean:.0f} ms on average, "
+        f"{summary.instability_ms_max:.0f} at most\n"
         f"{summary.cpu_s:.1f} s of one core ({summary.wall_s:.1f} s wall): {summary.per_minute:.0f} schedules a minute"
     )
 
 
-def _tell_violation(
-    setup: Setup, outcome: Outcome, scenario: Path | None, nodes: int, units: int
-) -> None:
+def _tell_violation(setup: Setup, outcome: Outcome, scenario: Path | None, nodes: int, units: int) -> None:
     needed = shrink(setup, outcome.rule)
     small = keep(setup, needed)
     again, trace = retrace(small)

@@ -53,8 +53,7 @@ class Copy:
         self.inboxes: dict[Edge, Inbox] = {e: Inbox(e, based) for e in spec.inputs if topology.is_stage_edge(e)}
         self.inputs = [Input(edge, self.inboxes.get(edge)) for edge in sorted(spec.inputs)]
         self.outputs = [
-            OutputQueue(e, topology.consumers[e], config.queue_memory_max, config.queue_spill_max)
-            for e in spec.outputs
+            OutputQueue(e, topology.consumers[e], config.queue_memory_max, config.queue_spill_max) for e in spec.outputs
         ]
         #: The unit's own watermark: the lowest of its inputs.
         self.watermark = WATERMARK_MIN

@@ -17,7 +17,7 @@ from enum import Enum
 
 from holdfast.core.ready import Ready
 from holdfast.model.config import Config
-from holdfast.model.ids import Name, name_of
+from holdfast.model.ids import Name
 from holdfast.model.messages import Append, Appended, Beat, Pull, RequestVote, Vote
 from holdfast.model.record import NO_RECORD, Record
 
@@ -187,9 +187,7 @@ class Election:
     def propose(self, members: dict, places: dict, draining: tuple, now_ns: int, ready: Ready) -> None:
         """Compare-and-set: the next version after the one this coordinator has accepted."""
         before = self.accepted
-        record = Record(
-            version=before.version + 1, term=self.term, members=members, places=places, draining=draining
-        )
+        record = Record(version=before.version + 1, term=self.term, members=members, places=places, draining=draining)
         self.accepted = record
         ready.persist.append(("record", record))
         self.appended = {self.name: None}

@@ -57,7 +57,9 @@ class HandOver:
             if copy is None:
                 self._refuse(source, message, "not a holder", ready)
                 return
-            if copy.inboxes[edge].retained >= self.host.config.retained_hard_max:  # of this edge: another may wait for it
+            if (
+                copy.inboxes[edge].retained >= self.host.config.retained_hard_max
+            ):  # of this edge: another may wait for it
                 self._refuse(source, message, "full", ready)
                 return
             copies.append((copy, edge))

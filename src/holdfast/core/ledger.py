@@ -86,9 +86,7 @@ class Ledger:
 
     def _refuse(self, source: Address, epoch: int, batch: int, reason: str, ready: Ready) -> None:
         version = self.place.since if self.place else 0
-        ready.send.append(
-            (source, Refused(stage=self.stage, epoch=epoch, batch=batch, reason=reason, version=version))
-        )
+        ready.send.append((source, Refused(stage=self.stage, epoch=epoch, batch=batch, reason=reason, version=version)))
 
     def on_open(self, source: Address, message: LedgerOpen, ready: Ready) -> None:
         if not self._may_serve(source, message.epoch, -1, ready):

@@ -23,6 +23,9 @@ from holdfast.model.ids import LEDGER, Address, Asset, Name, life_of, name_of, s
 from holdfast.model.record import NO_RECORD, Record
 from holdfast.model.topology import Topology
 
+#: A part's method for one type of message; which type it takes is what `_handlers` says.
+Handler = Callable[..., object]
+
 #: All a node listens to before it knows any record.
 _WITHOUT_RECORD = frozenset((m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull))
 
@@ -69,7 +72,7 @@ class Node:
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.first = first if self.life == 1 else None
-        self.handlers: dict[type, Callable[[Address, m.Message, int, Ready], None]] = _handlers(self)
+        self.handlers: dict[type, Handler] = _handlers(self)
 
     # --- driving
 
@@ -153,7 +156,7 @@ class Node:
         return self.election.commit == made.version
 
     def _is_gone(self, name: Name, life: int, now_ns: int, ready: Ready) -> bool:
-        """Is a report to be acted on? Not if the coordinator itself has just heard the member, nor without a majority."""
+        """Is a report to be acted on? Not if this coordinator has just heard the member, nor without a majority."""
         if self.record.members.get(name) != life:
             return False
         if self.election.silence_ns(name, now_ns) < self.config.heartbeat_ns * 3 // 2:
@@ -292,7 +295,7 @@ def _election(name: Name, config: Config, disk: Disk, first: Record) -> Election
     return Election(name, config, term, voted_for, accepted if isinstance(accepted, Record) else NO_RECORD)
 
 
-def _handlers(node: Node) -> dict[type, Callable[[Address, m.Message, int, Ready], None]]:
+def _handlers(node: Node) -> dict[type, Handler]:
     """Which part owns which message."""
     election, host, hand = node.election, node.host, node.hand_over
     ledgers = node.ledgers

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.model.ids import LEDGER, Asset, Name, Seat, life_of, name_of, seat_of
-from holdfast.model.record import Place, Record
+from holdfast.model.record import Record
 
 
 class Reports:
@@ -50,9 +50,7 @@ class Plan:
     @property
     def changed(self) -> bool:
         before = self.before
-        return (
-            self.members != before.members or self.draining != before.draining or self.places != before.places
-        )
+        return self.members != before.members or self.draining != before.draining or self.places != before.places
 
     @property
     def leaving(self) -> tuple[Name, ...]:

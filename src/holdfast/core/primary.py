@@ -111,7 +111,9 @@ class Primary:
         queue = self._queue(message.edge)
         tap = self.taps.setdefault((message.edge, message.consumer), Tap())
         if message.epoch < max(tap.epoch, fence):
-            ready.notes.append(("fenced", self.id, message.edge, message.consumer, message.epoch, max(tap.epoch, fence)))
+            ready.notes.append(
+                ("fenced", self.id, message.edge, message.consumer, message.epoch, max(tap.epoch, fence))
+            )
             return
         if message.consumer in self.leased:
             queue.lease(message.consumer, now_ns + self.config.lease_ns)

@@ -177,7 +177,9 @@ class StageDriver:
     # --- events
 
     def _on_batch(self, event: RunBatch, now_ns: int, ready: Ready) -> None:
-        check(self.phase is Phase.READY, "Spark runs a batch before the last one is done", f"{self.spec.id} {event.batch}")
+        check(
+            self.phase is Phase.READY, "Spark runs a batch before the last one is done", f"{self.spec.id} {event.batch}"
+        )
         if event.batch < self.next_batch:
             ready.apply.append(BatchDone(stage=self.spec.id, batch=event.batch))  # the ledger has it: it counts once
             return

@@ -20,38 +20,38 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 # --- membership and placement ---------------------------------------------------------------------------------------
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True, kw_only=True):
     """To the monitor: I live. The version lets either side notice that it has missed a record."""
 
     life: int
     version: int
 
 
-class Suspect(Message):
+class Suspect(Message, frozen=True, kw_only=True):
     """From a monitor to all: this life of that node has been silent too long. Reports, decides nothing."""
 
     name: Name
     life: int
 
 
-class Hello(Message):
+class Hello(Message, frozen=True, kw_only=True):
     """From a node that is not (in this life) a member: let me in."""
 
     name: Name
     life: int
 
 
-class RequestVote(Message):
+class RequestVote(Message, frozen=True, kw_only=True):
     term: int
     record_rank: tuple[int, int]
 
 
-class Vote(Message):
+class Vote(Message, frozen=True, kw_only=True):
     term: int
     granted: bool
 
 
-class Append(Message):
+class Append(Message, frozen=True, kw_only=True):
     """The coordinator's next record, to be kept before it is answered."""
 
     term: int
@@ -59,12 +59,12 @@ class Append(Message):
     commit: int
 
 
-class Appended(Message):
+class Appended(Message, frozen=True, kw_only=True):
     term: int
     version: int
 
 
-class Beat(Message):
+class Beat(Message, frozen=True, kw_only=True):
     """The coordinator lives; its record has `version`, of which everything up to `commit` is decided."""
 
     term: int
@@ -72,19 +72,19 @@ class Beat(Message):
     commit: int
 
 
-class Pull(Message):
+class Pull(Message, frozen=True, kw_only=True):
     """Send me the record if yours is newer than this."""
 
     version: int
 
 
-class Push(Message):
+class Push(Message, frozen=True, kw_only=True):
     """A decided record."""
 
     record: Record
 
 
-class Joined(Message):
+class Joined(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: this seat now holds everything, under this version of the place."""
 
     asset: Asset
@@ -92,21 +92,21 @@ class Joined(Message):
     seat: Seat
 
 
-class Yielded(Message):
+class Yielded(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: I have stopped, and my backup stands where I stand."""
 
     asset: Asset
     since: int
 
 
-class StageDown(Message):
+class StageDown(Message, frozen=True, kw_only=True):
     """From the node that ran it: the stage's driver of this epoch is dead."""
 
     stage: Asset
     epoch: int
 
 
-class Drain(Message):
+class Drain(Message, frozen=True, kw_only=True):
     """From an operator's hand: move everything away from this node."""
 
     name: Name
@@ -115,7 +115,7 @@ class Drain(Message):
 # --- edges ------------------------------------------------------------------------------------------------------------
 
 
-class Subscribe(Message):
+class Subscribe(Message, frozen=True, kw_only=True):
     """From a consumer: stream from `at`; everything before `ack` is safe with me. Also keeps a lease alive."""
 
     edge: Edge
@@ -125,13 +125,13 @@ class Subscribe(Message):
     ack: int
 
 
-class Data(Message):
+class Data(Message, frozen=True, kw_only=True):
     edge: Edge
     epoch: int
     blocks: tuple[Block, ...]
 
 
-class Trimmed(Message):
+class Trimmed(Message, frozen=True, kw_only=True):
     """To a reader whose lease lapsed: what you ask for is gone; the edge starts here."""
 
     edge: Edge
@@ -171,7 +171,7 @@ class HandedPart(msgspec.Struct, frozen=True, array_like=True):
     prepared: tuple[PreparedBatch, ...]
 
 
-class Capture(Message):
+class Capture(Message, frozen=True, kw_only=True):
     """One record for all checkpoint methods. Fits only an image that stands at `start`; a whole one always fits."""
 
     unit: Asset
@@ -188,7 +188,7 @@ class Capture(Message):
     handed: dict[Edge, HandedPart]
 
 
-class Pasted(Message):
+class Pasted(Message, frozen=True, kw_only=True):
     """To the primary: this round is in my image, or (`fits` false) I need a whole capture."""
 
     unit: Asset
@@ -197,10 +197,10 @@ class Pasted(Message):
     fits: bool
 
 
-# --- hand-over from stages ----------------------------------------------------------------------------------------------
+# --- hand-over from stages ------------------------------------------------------------------------------------------
 
 
-class Deliver(Message):
+class Deliver(Message, frozen=True, kw_only=True):
     """Rows of one task attempt, for every unit of one holder. They vanish unless a prepare names the attempt."""
 
     stage: Asset
@@ -211,7 +211,7 @@ class Deliver(Message):
     parts: dict[Edge, Rows]
 
 
-class Delivered(Message):
+class Delivered(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     batch: int
@@ -233,7 +233,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
 
 
-class Prepare(Message):
+class Prepare(Message, frozen=True, kw_only=True):
     """Promise to seal this batch out of these attempts. `units` maps each unit to the `since` of its place."""
 
     stage: Asset
@@ -247,7 +247,7 @@ class Prepare(Message):
     last: CommitRecord | None
 
 
-class Prepared(Message):
+class Prepared(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     batch: int
@@ -256,14 +256,14 @@ class Prepared(Message):
     units: dict[Asset, int]
 
 
-class Seal(Message):
+class Seal(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     commit: CommitRecord
     units: dict[Asset, int]
 
 
-class Sealed(Message):
+class Sealed(Message, frozen=True, kw_only=True):
     """The units of `units` have it under these versions of their places; others were left out."""
 
     stage: Asset
@@ -273,7 +273,7 @@ class Sealed(Message):
     units: dict[Asset, int]
 
 
-class Refused(Message):
+class Refused(Message, frozen=True, kw_only=True):
     """A holder or ledger does not do it, and says why; nothing was changed. `version` is the record it knows."""
 
     stage: Asset
@@ -283,7 +283,7 @@ class Refused(Message):
     version: int
 
 
-class LedgerOpen(Message):
+class LedgerOpen(Message, frozen=True, kw_only=True):
     """A new driver takes over: from now on refuse older ones, and tell me the last commit."""
 
     stage: Asset
@@ -291,13 +291,13 @@ class LedgerOpen(Message):
     query: str
 
 
-class LedgerWrite(Message):
+class LedgerWrite(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     commit: CommitRecord
 
 
-class LedgerState(Message):
+class LedgerState(Message, frozen=True, kw_only=True):
     """What both holders have now."""
 
     stage: Asset
@@ -317,13 +317,52 @@ class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
         return (self.fence, self.commit.batch if self.commit else -1)
 
 
-class LedgerCopy(Message):
+class LedgerCopy(Message, frozen=True, kw_only=True):
     ledger: Asset
     since: int
     page: LedgerPage
 
 
-class LedgerCopied(Message):
+class LedgerCopied(Message, frozen=True, kw_only=True):
     ledger: Asset
     since: int
     rank: tuple[int, int]
+
+
+#: Everything that may come over the network. What is not in here cannot be decoded, let alone handled.
+AnyMessage = (
+    Heartbeat
+    | Suspect
+    | Hello
+    | RequestVote
+    | Vote
+    | Append
+    | Appended
+    | Beat
+    | Pull
+    | Push
+    | Joined
+    | Yielded
+    | StageDown
+    | Drain
+    | Subscribe
+    | Data
+    | Trimmed
+    | Capture
+    | Pasted
+    | Deliver
+    | Delivered
+    | Prepare
+    | Prepared
+    | Seal
+    | Sealed
+    | Refused
+    | LedgerOpen
+    | LedgerWrite
+    | LedgerState
+    | LedgerCopy
+    | LedgerCopied
+)
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(AnyMessage)

@@ -1,11 +1,11 @@
 """The invariants, checked on every note that a step of any machine leaves behind.
 
-    one row, once        every block that is sealed, emitted or accepted equals the reference at its position, and
-                         positions have no gaps; a batch is sealed only when its commit is on both ledgers
-    fencing              one seat is primary per unit and epoch; a consumer never takes rows older than an epoch it
-                         knows; one coordinator per term; one record per version; epochs and lives never go back
-    retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
-    bounds               output queues and retained input stay within their limits, but for one step or batch
+one row, once        every block that is sealed, emitted or accepted equals the reference at its position, and
+                     positions have no gaps; a batch is sealed only when its commit is on both ledgers
+fencing              one seat is primary per unit and epoch; a consumer never takes rows older than an epoch it
+                     knows; one coordinator per term; one record per version; epochs and lives never go back
+retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
+bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ class Checker:
         if version > self.record.version:
             for asset, place in self.record.places.items():
                 after = record.places[asset]
-                if after.epoch < place.epoch or (after.epoch == place.epoch and after.primary not in (place.primary, None)):
+                if after.epoch < place.epoch or (
+                    after.epoch == place.epoch and after.primary not in (place.primary, None)
+                ):
                     self.fail("an epoch went back or was used twice", f"{asset}: {place} -> {after}")
             self.record = record
 

@@ -15,8 +15,8 @@ from holdfast.errors import ConfigError
 from holdfast.model.config import MS
 from holdfast.model.ids import LEDGER, Address, Name, name_of
 from holdfast.model.messages import Drain
-from holdfast.sim.story import note_text
 from holdfast.sim.spark import SinkQuery, SourceQuery, address_of
+from holdfast.sim.story import note_text
 from holdfast.sim.world import World
 
 KINDS = {
@@ -114,8 +114,8 @@ class Injector:
         process = world.processes.get(name)
         if process is None or not process.alive:
             return False
-        nodes = [world.processes[n].machine for n in world.names if n in world.processes and world.processes[n].alive]
-        record = max((n.record for n in nodes), key=lambda r: r.version)
+        nodes = [node for node in map(world.node, world.names) if node is not None]
+        record = max((node.record for node in nodes), key=lambda r: r.version)
         living = [n for n in record.members if n != name and self._is_well(n)]
         if len(living) < record.majority or len(living) < 2:
             return False
@@ -231,4 +231,3 @@ class Injector:
         shift = fault.for_ms * MS
         now = self.world.now_ns
         query.source.rows = [(at if at <= now else at + shift, row) for at, row in query.source.rows]
-

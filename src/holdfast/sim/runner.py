@@ -1,4 +1,4 @@
-"""Many runs: a violation stops them, is shrunk to the faults it needs, and is printed with the one command to replay it.
+"""Many runs: a violation stops them, is shrunk to the faults it needs, and is printed with the command to replay it.
 
 Shrinking drops faults, then shortens what is left, as long as the same rule is still broken. The replay needs only the
 seed and the numbers of the faults that were kept, because everything else follows from the seed.

@@ -80,7 +80,7 @@ class SourceQuery:
     def _boot(self, node: Process, epoch: int) -> None:
         """The child process is up: if its node still lives and still wants it."""
         machine = self.world.node(node.host)
-        if not node.alive or machine is not node.machine or machine.stages.get(self.spec.id) != epoch:
+        if machine is None or machine is not node.machine or machine.stages.get(self.spec.id) != epoch:
             return
         address = driver_of(self.spec.id, epoch)
         clock_ns = node.clock(self.world.now_ns)
@@ -114,7 +114,7 @@ class SourceQuery:
         self._later(process, 0, lambda: self._plan(process, run))
 
     def _plan(self, process: Process, run: Run) -> None:
-        """Write the offsets of the next batch ahead, or find them written. A driver that was overtaken plans its own."""
+        """Write the offsets of the next batch ahead, or find them written. An overtaken driver plans its own."""
         if self.finished:
             return
         batch = run.committed + 1
@@ -190,7 +190,7 @@ class SourceQuery:
         node = self.world.processes.get(process.host)
         if isinstance(driver, StageDriver) and node is not None:
             event = ChildDied(self.spec.id, driver.epoch)
-            self.world.call(node_notices_after_ns, lambda: node.alive and self.world.feed(node, event))
+            self.world.call(node_notices_after_ns, lambda: self.world.feed_if_alive(node, event))
 
 
 class SinkQuery:

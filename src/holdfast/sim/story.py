@@ -48,10 +48,10 @@ class Trace:
         self.lines.append(f"{at_ns / 1e6:10.3f}  {source:<6} -> {target} {message}")
 
     def story(self, thing: str) -> list[str]:
-        """The lines that name one unit, edge, stage or node (any of its lives)."""
-        names = (thing, f"{thing}#", f"{thing}@", f"{thing}>", f">{thing}", f"{thing}.")
-        return [
-            line
-            for line in self.lines
-            if any(w == thing or w.startswith(names[1:4]) or w.endswith(names[4]) or w.startswith(names[5]) for w in line.split())
-        ]
+        """The lines that name one unit, edge, stage or node (any of its lives, any of its edges)."""
+        starts = (f"{thing}#", f"{thing}@", f"{thing}>", f"{thing}.")
+
+        def names(word: str) -> bool:
+            return word == thing or word.startswith(starts) or word.endswith(f">{thing}")
+
+        return [line for line in self.lines if any(map(names, line.split()))]

@@ -77,7 +77,18 @@ def _topology(rng: Random, units: int) -> Topology:
 
 #: Between which steps a driver, or a node, dies: at the first note of this kind after the drawn time.
 STAGE_STEPS = ("stage-open", "delivered", "prepared", "all-prepared", "ledgered", "committed", "batch-done")
-NODE_STEPS = ("captured", "pasted", "sealed", "joining", "promoted", "acked", "demoted", "proposed", "elected", "delivered")
+NODE_STEPS = (
+    "captured",
+    "pasted",
+    "sealed",
+    "joining",
+    "promoted",
+    "acked",
+    "demoted",
+    "proposed",
+    "elected",
+    "delivered",
+)
 
 
 def _when(rng: Random, steps: tuple[str, ...], thing: str = "") -> str:

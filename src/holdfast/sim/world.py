@@ -217,6 +217,10 @@ class World:
         self.events += 1
         self.do(process, process.machine.step(event, process.clock(self.now_ns)))
 
+    def feed_if_alive(self, process: Process, event: object) -> None:
+        if process.alive:
+            self.feed(process, event)
+
     def do(self, process: Process, ready: Ready) -> None:
         cost_ns = (self.costs.event_ns + self.meter.take()) * process.slow
         process.busy_ns = done_ns = self.now_ns + cost_ns
@@ -274,4 +278,3 @@ class World:
         process = self.processes.get(name)
         if process is not None and process.alive:
             self.feed(process, DiskFull(full))
-

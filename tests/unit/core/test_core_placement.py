@@ -25,9 +25,7 @@ def after(record: Record, **reported) -> Record:
     made = plan(record, reports)
     if made is None:
         return record
-    return Record(
-        version=made.version, term=1, members=made.members, places=made.places, draining=made.draining
-    )
+    return Record(version=made.version, term=1, members=made.members, places=made.places, draining=made.draining)
 
 
 def settle(record: Record, **reported) -> Record:
@@ -146,7 +144,7 @@ def test_a_drain_of_one_that_came_back_is_forgotten():
 def test_a_node_that_came_back_gets_backups_again():
     record = settle(start(units=12), suspects={"n0": 1})
     record = settle(record, hellos={"n0": 2})
-    load = {name: 0 for name in record.members}
+    load = dict.fromkeys(record.members, 0)
     for place in record.places.values():
         for seat in place.holders:
             load[name_of(seat)] += 1

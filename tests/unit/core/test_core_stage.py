@@ -1,0 +1,274 @@
+"""The stage's driver and the ledger: a batch counts once, whoever runs it how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.ledger import Ledger
+from holdfast.core.ready import TICK, BatchDone, Opened, Ready, Received, StageFailed
+from holdfast.core.stage import TRANSITIONS, Cause, Phase, RunBatch, StageDriver, TaskRows
+from holdfast.errors import InvariantError
+from holdfast.model import messages as m
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
+from holdfast.model.config import MS, Config
+from holdfast.model.record import Place, Record, first_record
+from holdfast.model.topology import layered
+
+TOPOLOGY = layered(stages=1, units=1, delay_ns=10, idle_ns=1_000 * MS)
+RECORD = first_record(TOPOLOGY, ("n0", "n1", "n2"))
+STAGE = TOPOLOGY.stages[0]
+BATCH = RunBatch(batch=0, tasks=(TaskRows(0, 0, {"s0>u0": ((1, 50, 1),)}),), offsets=(0, 1), event_time_max=50)
+
+
+def driver(epoch: int = 1, record: Record = RECORD) -> StageDriver:
+    return StageDriver(STAGE, epoch, Config(), record, 0)
+
+
+def opened(commit: m.CommitRecord | None = None) -> StageDriver:
+    made = driver()
+    hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=commit))
+    if commit:
+        for seat, units in made.grouped.items():
+            hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=commit.batch, seat=seat, units=units))
+    assert made.phase is Phase.READY
+    return made
+
+
+def hear(made: StageDriver, source: str, message: m.Message, now_ns: int = 0) -> Ready:
+    return made.step(Received(source, message), now_ns)
+
+
+def deliver(made: StageDriver, batch: int = 0) -> None:
+    for seat in made.grouped:
+        hear(made, seat, m.Delivered(stage="s0", epoch=1, batch=batch, task=0, attempt=0, seat=seat))
+
+
+def prepare(made: StageDriver, batch: int = 0) -> Ready:
+    ready = Ready()
+    for seat, units in made.grouped.items():
+        answer = m.Prepared(stage="s0", epoch=1, batch=batch, attempt=made.attempt, seat=seat, units=units)
+        ready = hear(made, seat, answer)
+    return ready
+
+
+def sent(ready: Ready, kind: type) -> list:
+    return [message for _, message in ready.send if type(message) is kind]
+
+
+def test_a_batch_goes_through_every_step_and_is_done_when_all_have_sealed():
+    made = opened()
+    ready = made.step(BATCH, 5)
+    assert sorted(to for to, _ in ready.send) == ["n0#1", "n1#1"]
+    deliver(made)
+    assert made.phase is Phase.PREPARING
+    ready = prepare(made)
+    write = sent(ready, m.LedgerWrite)[0]
+    assert (made.phase, write.commit.watermark, write.commit.offsets) == (Phase.COMMITTING, 40, (0, 1))
+    ready = hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=write.commit))
+    assert len(sent(ready, m.Seal)) == 2
+    done = Ready()
+    for seat, units in made.grouped.items():
+        assert done.apply == []
+        done = hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=0, seat=seat, units=units))
+    assert done.apply == [BatchDone(stage="s0", batch=0)]
+
+
+def commit(batch: int = 3, watermark: int = 7) -> m.CommitRecord:
+    return m.CommitRecord(
+        query="query-0", batch=batch, epoch=1, attempt=1, accepted={0: 0}, watermark=watermark, offsets=(0, 9)
+    )
+
+
+def test_a_new_driver_finishes_what_is_committed_before_it_opens():
+    made = driver()
+    ready = hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=commit()))
+    assert (made.phase, made.watermark, made.next_batch) == (Phase.FINISHING, 7, 4)
+    assert len(sent(ready, m.Seal)) == 2
+    for seat, units in made.grouped.items():
+        ready = hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=3, seat=seat, units=units))
+    assert ready.apply == [Opened(stage="s0", commit=commit())]
+
+
+def test_a_batch_that_the_ledger_has_is_done_whatever_the_rerun_brings():
+    made = opened(commit())
+    again = RunBatch(batch=3, tasks=(), offsets=(0, 9), event_time_max=10**9)
+    assert made.step(again, 0).apply == [BatchDone(stage="s0", batch=3)]
+    assert made.watermark == 7
+
+
+def test_spark_may_not_skip_a_batch_nor_run_two():
+    with pytest.raises(InvariantError, match="skipped"):
+        opened().step(RunBatch(batch=2, tasks=(), offsets=(0, 0)), 0)
+    made = opened()
+    made.step(BATCH, 0)
+    with pytest.raises(InvariantError, match="before the last one"):
+        made.step(BATCH, 0)
+
+
+def test_a_new_holder_sends_the_driver_back_to_delivering():
+    made = opened()
+    made.step(BATCH, 0)
+    deliver(made)
+    place = Place(primary="n0#1", backup=None, joining="n2#1", since=9)
+    newer = Record(version=9, term=1, members=RECORD.members, places={**RECORD.places, "u0": place})
+    ready = hear(made, "n2", m.Push(record=newer))
+    assert made.phase is Phase.DELIVERING
+    assert [to for to, x in ready.send if isinstance(x, m.Deliver)] == ["n2#1"]
+    hear(made, "n2", m.Push(record=RECORD))
+    assert made.record is newer
+
+
+def test_rows_that_a_holder_lost_are_delivered_again():
+    made = opened()
+    made.step(BATCH, 0)
+    deliver(made)
+    refusal = m.Refused(stage="s0", epoch=1, batch=0, reason="rows are missing", version=9)
+    ready = hear(made, "n1#1", refusal)
+    assert made.phase is Phase.DELIVERING
+    assert sent(ready, m.Pull) == [m.Pull(version=1)]
+    ready = made.step(TICK, 500 * MS)
+    assert [to for to, x in ready.send if isinstance(x, m.Deliver)] == ["n1#1"]
+
+
+def test_what_is_not_answered_is_sent_again_and_answers_of_other_epochs_are_ignored():
+    made = driver()
+    first = made.step(TICK, 0)
+    assert [type(x) for _, x in first.send] == [m.Pull, m.LedgerOpen]
+    assert [type(x) for _, x in made.step(TICK, 10 * MS).send] == []
+    assert [type(x) for _, x in made.step(TICK, 100 * MS).send] == [m.Pull, m.LedgerOpen]
+    hear(made, "n1", m.LedgerState(stage="s0", epoch=9, commit=None))
+    hear(made, "n1", m.Refused(stage="s0", epoch=9, batch=0, reason="stage epoch is over", version=1))
+    assert made.phase is Phase.OPENING
+
+
+@pytest.mark.parametrize("reason", ["stage epoch is over", "foreign query 'x'"])
+def test_a_fenced_or_foreign_driver_stops_for_good(reason):
+    made = opened()
+    ready = hear(made, "n1", m.Refused(stage="s0", epoch=1, batch=0, reason=reason, version=1))
+    assert ready.apply == [StageFailed(stage="s0", reason=reason)]
+    assert made.phase is Phase.OVER
+    assert made.step(TICK, 10**12).send == []
+
+
+def test_a_lost_unit_stops_the_stage_rather_than_lose_its_rows():
+    lost = {**RECORD.places, "u0": Place(primary=None, since=5)}
+    made = driver(record=Record(version=5, term=1, members=RECORD.members, places=lost))
+    assert sent(made.step(TICK, 0), m.LedgerOpen) == []
+
+
+def test_an_idle_sources_watermark_moves_on_and_a_finished_ones_ends():
+    made = opened(commit(watermark=7))
+    empty = RunBatch(batch=4, tasks=(), offsets=(9, 9))
+    made.step(empty, 10 * MS)
+    assert made.commit
+    assert made.commit.watermark == 7
+    later = opened(commit(watermark=7))
+    later.step(empty, 1_500 * MS)
+    assert later.commit
+    assert later.commit.watermark == 7 + 1_500 * MS
+    fresh = opened()
+    fresh.step(RunBatch(batch=0, tasks=(), offsets=(0, 0)), 9_000 * MS)
+    assert fresh.commit
+    assert fresh.commit.watermark == WATERMARK_MIN
+    ended = opened()
+    ended.step(RunBatch(batch=0, tasks=(), offsets=(0, 0), final=True), 0)
+    assert ended.commit
+    assert ended.commit.watermark == WATERMARK_MAX
+
+
+def test_every_phase_can_be_fenced():
+    assert all(TRANSITIONS[(phase, Cause.FENCED)] is Phase.OVER for phase in Phase)
+
+
+# --- the ledger
+
+
+def ledger(name: str = "n1", place: Place | None = None) -> Ledger:
+    made = Ledger("s0.ledger", name)
+    made.on_place(place or Place(primary="n1", backup="n2", since=4), Ready())
+    return made
+
+
+def opening(made: Ledger, epoch: int = 1, query: str = "q") -> Ready:
+    ready = Ready()
+    made.on_open("s0@1", m.LedgerOpen(stage="s0", epoch=epoch, query=query), ready)
+    return ready
+
+
+def copied(made: Ledger, since: int = 4) -> Ready:
+    ready = Ready()
+    made.on_copied("n2", m.LedgerCopied(ledger="s0.ledger", since=since, rank=made.page.rank), ready)
+    return ready
+
+
+def test_the_ledger_answers_only_when_the_second_holder_has_the_page():
+    made = ledger()
+    ready = opening(made)
+    assert ready.persist
+    assert [type(x) for _, x in ready.send] == [m.LedgerCopy]
+    assert copied(made, since=3).send == []
+    assert [type(x) for _, x in copied(made).send] == [m.LedgerState]
+    assert copied(made).send == []
+
+
+def test_an_older_driver_is_refused_and_a_foreign_query_too():
+    made = ledger()
+    opening(made, epoch=2)
+    for ready in (opening(made, epoch=1), opening(made, epoch=2, query="other")):
+        assert isinstance(ready.send[0][1], m.Refused)
+    ready = Ready()
+    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0)), ready)
+    assert ready.send[0][1].reason == "stage epoch is over"
+
+
+def test_a_commit_is_never_replaced_and_none_may_be_skipped():
+    made = ledger()
+    opening(made)
+    copied(made)
+    ready = Ready()
+    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0, 1)), ready)
+    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0, 2)), ready)
+    assert made.page.commit == commit(0, 1)
+    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(5)), ready)
+    assert ready.send[-1][1].reason == "ledger was not opened"
+    made.on_write("s0@9", m.LedgerWrite(stage="s0", epoch=9, commit=commit(1)), ready)
+    assert ready.send[-1][1].reason == "ledger was not opened"
+
+
+def test_who_is_not_the_primary_or_is_moving_refuses():
+    assert opening(ledger("n2")).send[0][1].reason == "not the ledger"
+    moving = ledger(place=Place(primary="n1", backup="n2", since=4, moving=True))
+    assert opening(moving).send[0][1].reason == "not the ledger"
+    assert moving.yielded() is None
+    copied(moving)
+    assert moving.yielded() == m.Yielded(asset="s0.ledger", since=4)
+
+
+def test_a_copy_is_kept_under_the_right_place_and_an_old_one_is_nothing():
+    made = ledger("n2")
+    page = m.LedgerPage("q", 2, commit(3))
+    ready = Ready()
+    made.on_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=9, page=page), ready)
+    assert ready.send == []
+    made.on_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=page), ready)
+    assert ready.persist == [("ledger/s0.ledger", (4, page))]
+    made.on_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=m.LedgerPage("q", 1, None)), ready)
+    assert made.page == page
+
+
+def test_who_joins_starts_from_nothing_unless_it_restarted_while_joining():
+    joining = Place(primary="n1", joining="n2", since=6)
+    page = m.LedgerPage("q", 2, commit(3))
+    stale, restarted = Ledger("s0.ledger", "n2", page, 4), Ledger("s0.ledger", "n2", page, 6)
+    for made in (stale, restarted):
+        made.on_place(joining, Ready())
+    assert stale.page.commit is None
+    assert restarted.page == page
+
+
+def test_a_joining_holder_is_reported_when_it_has_everything():
+    made = ledger(place=Place(primary="n1", joining="n2", since=4))
+    opening(made)
+    assert made.report() is None
+    copied(made)
+    assert made.report() == "n2"

@@ -1,0 +1,324 @@
+"""Copies, primaries and images: one order of input, captures that fit only where they start, fences at the border."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.checkpoint import Rounds, method_of
+from holdfast.core.copy import Copy
+from holdfast.core.feed import Feed
+from holdfast.core.hand_over import HandOver
+from holdfast.core.host import Host
+from holdfast.core.reader import Reader
+from holdfast.core.ready import TICK, Ready, Received
+from holdfast.core.roles import TRANSITIONS, Action, Role, State
+from holdfast.errors import InvariantError
+from holdfast.model import messages as m
+from holdfast.model.block import batch_block, unit_block
+from holdfast.model.config import MS, Config
+from holdfast.model.record import Place, Record, first_record
+from holdfast.model.topology import ReaderSpec, Topology, layered
+from holdfast.sim.costs import Costs
+from holdfast.sim.operators import Meter, WindowSum
+
+TWO = layered(stages=2, units=1)
+CONFIG = Config()
+
+
+def op(spec):
+    return WindowSum(spec, 10, Costs(), Meter())
+
+
+def copy(topology: Topology = TWO, config: Config = CONFIG, *, based: bool = True) -> Copy:
+    spec = topology.units[0]
+    return Copy(spec, topology, op(spec), config, based=based)
+
+
+def feed(made: Copy, edge: str, start: int, rows, watermark: int, batch: int):
+    block = batch_block(start, tuple(rows), watermark, batch)
+    made.inboxes[edge].sealed.append(block)
+    return block
+
+
+def run(made: Copy) -> list:
+    emitted = []
+    while (blocks := made.step()) is not None:
+        emitted.extend(block for _, block in blocks)
+    return emitted
+
+
+BATCHES = [("s0>u0", 0, [(1, 3, 1)], 10, 0), ("s0>u0", 3, [(1, 12, 1)], 25, 1), ("s1>u0", 0, [(1, 4, 5)], 30, 0)]
+
+
+def test_two_edges_that_interleave_differently_give_the_same_blocks():
+    one, other = copy(), copy()
+    for batch in BATCHES:
+        feed(one, *batch)
+    first = run(one)
+    second = []
+    for batch in (BATCHES[2], BATCHES[0], BATCHES[1]):
+        feed(other, *batch)
+        second += run(other)
+    assert first == second
+    assert [block.rows for block in first] == [((1, 9, 6),), ((1, 19, 1),)]
+
+
+def test_the_lowest_watermark_goes_first_and_ties_go_by_edge():
+    made = copy()
+    feed(made, *BATCHES[2])
+    assert made.step() is None
+    assert made.next_input().edge == "s0>u0"
+
+
+def test_windows_close_in_order_of_end_and_key():
+    made = copy(layered(stages=1, units=1))
+    feed(made, "s0>u0", 0, [(2, 15, 1), (1, 15, 1), (3, 5, 1)], 100, 0)
+    assert run(made)[0].rows == ((3, 9, 1), (1, 19, 1), (2, 19, 1))
+
+
+def test_a_hole_in_the_input_is_an_error():
+    made = copy()
+    feed(made, "s0>u0", 7, [], 10, 0)
+    with pytest.raises(InvariantError, match="hole"):
+        made.step()
+
+
+def test_without_room_nothing_is_consumed():
+    made = copy(layered(stages=1, units=1), Config(queue_memory_max=1, queue_spill_max=0))
+    feed(made, "s0>u0", 0, [], 10, 0)
+    feed(made, "s0>u0", 2, [], 20, 1)
+    assert len(run(made)) == 1
+    assert made.inputs[0].position == 2
+
+
+def place(since: int = 1, **fields) -> Place:
+    return Place(**{"primary": "a#1", "backup": "b#1", "since": since, **fields})
+
+
+@pytest.mark.parametrize("method", ["delta", "whole"])
+def test_a_capture_fits_only_where_it_starts_and_a_whole_one_everywhere(method):
+    made, image, late = copy(), copy(), copy(based=False)
+    rounds, how = Rounds(made, 1, 0), method_of(Config(method=method))
+    rounds.retarget(("b#1", "c#1"), "c#1", 1)
+    feed(made, *BATCHES[0])
+    run(made)
+    first = rounds.begin(made, ("b#1", "c#1"), how, 5)
+    assert (first["b#1"].whole, first["c#1"].whole) == (method == "whole", True)
+    assert image.fits(first["b#1"])
+    image.paste(first["b#1"])
+    late.paste(first["c#1"])
+    assert rounds.on_pasted("b#1", 1, True) is False
+    assert rounds.on_pasted("b#1", 1, True) is False
+    assert rounds.on_pasted("c#1", 1, True) is True
+    rounds.complete()
+    feed(made, *BATCHES[2])
+    run(made)
+    second = rounds.begin(made, ("b#1",), how, 6)["b#1"]
+    assert second.whole or not copy().fits(second)
+    image.paste(second)
+    assert image.positions() == made.positions() == rounds.base
+    assert image.op.windows == made.op.windows
+
+
+def test_a_target_whose_image_does_not_fit_gets_a_whole_capture_next():
+    made = copy()
+    rounds, how = Rounds(made, 1, 0), method_of(CONFIG)
+    rounds.retarget(("b#1",), None, 1)
+    rounds.begin(made, ("b#1",), how, 5)
+    assert not rounds.on_pasted("b#1", 1, False)
+    assert rounds.begin(made, ("b#1",), how, 6)["b#1"].whole
+
+
+def test_captures_in_flight_go_out_again_under_the_new_place():
+    made = copy()
+    rounds = Rounds(made, 1, 0)
+    rounds.retarget(("b#1",), None, 1)
+    rounds.begin(made, ("b#1",), method_of(CONFIG), 5)
+    rounds.retarget(("b#1", "c#1"), "c#1", 2)
+    assert rounds.waiting["b#1"].since == 2
+    rounds.retarget(("c#1",), "c#1", 3)
+    assert (rounds.waiting, list(rounds.wants_whole)) == ({}, ["c#1"])
+
+
+# --- a node's units
+
+ONE = layered(stages=1, units=1)
+
+
+def record(version: int, unit: Place) -> Record:
+    base = first_record(ONE, ("a", "b", "c"))
+    return Record(version=version, term=1, members=base.members, places={**base.places, "u0": unit})
+
+
+def host(seat: str = "a#1", unit: Place | None = None) -> Host:
+    made = Host(seat, ONE, CONFIG, op)
+    made.on_record(record(1, unit or place()), 0, Ready())
+    return made
+
+
+def test_every_transition_that_can_happen_is_in_the_table_and_others_are_refused():
+    made = host("b#1")
+    made.states["u0"] = State.PRIMARY
+    with pytest.raises(InvariantError, match="cannot have it"):
+        made.on_record(record(2, place(2)), 0, Ready())
+    assert (State.ABSENT, Role.MOVING) not in TRANSITIONS
+    assert {action for _, action in TRANSITIONS.values()} == set(Action)
+
+
+def test_a_unit_starts_empty_only_under_the_first_record():
+    with pytest.raises(InvariantError, match="start empty"):
+        host("a#1", place(3))
+
+
+def test_a_copy_without_an_image_is_never_promoted():
+    made = host("c#1", place(1, joining="c#1"))
+    with pytest.raises(InvariantError, match="without an image"):
+        made.on_record(record(2, place(2, primary="c#1", epoch=2)), 0, Ready())
+
+
+def test_a_primary_that_missed_an_epoch_of_its_own_says_so():
+    made = host()
+    with pytest.raises(InvariantError, match="missed an epoch"):
+        made.on_record(record(2, place(2, epoch=3)), 0, Ready())
+
+
+def test_one_that_handed_over_and_missed_it_is_primary_again():
+    made = host()
+    made.on_record(record(2, place(2, moving=True)), 0, Ready())
+    assert made.reports() == [m.Yielded(asset="u0", since=2)]
+    ready = Ready()
+    made.on_record(record(4, place(4, epoch=3)), 0, ready)
+    assert made.primaries["u0"].epoch == 3
+    assert ("promoted", "u0", "a#1", 3, (0,)) in ready.notes
+
+
+def capture(since: int = 1, epoch: int = 1, number: int = 1, whole: bool = True) -> m.Capture:
+    made = copy(ONE)
+    rounds = Rounds(made, epoch, 0)
+    rounds.retarget(("b#1",), "b#1" if whole else None, since)
+    rounds.number = number - 1
+    return rounds.begin(made, ("b#1",), method_of(CONFIG), 0)["b#1"]
+
+
+def test_an_image_takes_captures_only_from_the_primary_of_its_place():
+    made, ready = host("b#1"), Ready()
+    made.on_capture("x#1", capture(), ready)
+    made.on_capture("a#1", capture(epoch=9), ready)
+    assert ready.send == []
+    made.on_capture("a#1", capture(), ready)
+    made.on_capture("a#1", capture(), ready)
+    assert [x.fits for _, x in ready.send] == [True, True]
+    made.on_capture("a#1", capture(number=0), ready)
+    assert len(ready.send) == 2
+
+
+def test_a_capture_that_does_not_fit_asks_for_a_whole_one():
+    made, ready = host("c#1", place(1, joining="c#1")), Ready()
+    made.on_capture("a#1", capture(whole=False), ready)
+    assert [x.fits for _, x in ready.send] == [False]
+
+
+def test_a_capture_that_comes_before_its_record_waits_for_it():
+    made, ready = host("b#1"), Ready()
+    made.on_capture("a#1", capture(since=2), ready)
+    assert ready.send == []
+    made.on_record(record(2, place(2, joining="c#1")), 0, ready)
+    assert [x.fits for _, x in ready.send] == [True]
+
+
+def test_a_primary_takes_no_captures_and_answers_to_old_epochs_are_ignored():
+    made, ready = host(), Ready()
+    made.on_capture("a#1", capture(), ready)
+    made.on_pasted("b#1", m.Pasted(unit="u0", epoch=7, round=1, fits=True), 0, ready)
+    assert ready.send == []
+    host("b#1").on_pasted("b#1", m.Pasted(unit="u0", epoch=1, round=1, fits=True), 0, ready)
+
+
+def test_a_fenced_consumer_cannot_acknowledge_and_one_ahead_is_waited_for():
+    made, ready = host(), Ready()
+    ask = {"edge": "u0.0", "consumer": "r0", "at": 0, "ack": 0}
+    made.on_subscribe("r0", m.Subscribe(epoch=2, **ask), 0, ready)
+    made.on_subscribe("r0", m.Subscribe(epoch=1, **{**ask, "ack": 9}), 0, ready)
+    assert ready.notes[-1][0] == "fenced"
+    assert made.copies["u0"].outputs[0].acks["r0"] == 0
+    host("b#1").on_subscribe("r0", m.Subscribe(epoch=1, **ask), 0, ready)
+
+
+def test_a_full_holder_turns_a_stage_away():
+    made = host()
+    hand = HandOver(made)
+    feed(made.copies["u0"], "s0>u0", 0, [(1, 1, 1)] * CONFIG.retained_hard_max, 1, 0)
+    ready = Ready()
+    deliver = m.Deliver(stage="s0", epoch=1, batch=1, task=0, attempt=0, parts={"s0>u0": ()})
+    hand.on_deliver("s0@1", deliver, ready)
+    assert ready.send[0][1].reason == "full"
+
+
+# --- streams
+
+
+def test_a_feed_asks_again_at_a_hole_refuses_fenced_rows_and_ignores_old_ones():
+    made, ready = Feed("e", "u", 1, 0, 100), Ready()
+    data = m.Data(edge="e", epoch=3, blocks=(unit_block(0, (), 1), unit_block(5, (), 2)))
+    assert [b.start for b in made.take(data, "p", 0, ready)] == [0]
+    assert ready.send[-1][1].at == 1
+    assert made.take(m.Data(edge="e", epoch=2, blocks=(unit_block(1, (), 2),)), "p", 0, ready) == []
+    assert made.take(data, "p", 0, ready) == []
+    made.subscribe(None, 5, ready)
+    assert made.heard_ns == 5
+
+
+def reader(leased: bool = False) -> Reader:
+    spec = ReaderSpec(id="r0", edges=("u0.0",), leased=leased)
+    return Reader(spec, 1, ONE, CONFIG, record(1, place()), {}, 0)
+
+
+def test_a_reader_waits_for_rows_and_never_goes_back():
+    made = reader()
+    made.step(TICK, 0)
+    assert made.latest() == {"u0.0": 0}
+    assert made.read("u0.0", 0, 2) is None
+    block = unit_block(0, ((1, 2, 3),), 4)
+    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(block,))), 0)
+    assert made.read("u0.0", 0, 2) == [block]
+    made.step(Received("c#1", m.Data(edge="other", epoch=1, blocks=(block,))), 0)
+    moved = record(2, place(2, primary="b#1", backup=None, epoch=2))
+    ready = made.step(Received("n", m.Push(record=moved)), 0)
+    assert [(to, x.at) for to, x in ready.send] == [("b#1", 2)]
+    assert made.latest() == {"u0.0": 2}
+    assert made.step(Received("n", m.Push(record=record(1, place()))), 0).send == []
+
+
+def test_a_readers_commit_is_cumulative_and_what_is_committed_is_given_up():
+    made = reader()
+    made.step(TICK, 0)
+    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(unit_block(0, (), 4), unit_block(1, (), 5)))), 0)
+    assert made.commit({"u0.0": 1}, 0).send[0][1].ack == 1
+    assert made.commit({"u0.0": 1}, 0).send == []
+    with pytest.raises(InvariantError, match="given up"):
+        made.read("u0.0", 0, 2)
+    assert made.read("u0.0", 2, 2) == []
+
+
+def test_a_reader_whose_rows_are_gone_says_where_the_edge_starts():
+    made = reader(leased=True)
+    made.step(TICK, 0)
+    made.step(Received("a#1", m.Trimmed(edge="u0.0", epoch=1, first=9)), 0)
+    assert made.lost == {"u0.0": 9}
+    ready = made.step(TICK, 400 * MS)
+    assert [type(x) for _, x in ready.send] == [m.Pull]
+
+
+def test_messages_survive_the_wire_and_every_one_is_in_the_union():
+    assert set(m.AnyMessage.__args__) == set(m.Message.__subclasses__())
+    commit = m.CommitRecord(
+        query="q", batch=0, epoch=1, attempt=1, accepted={0: 1}, watermark=3, offsets=(0, 4), late=1
+    )
+    for message in (
+        m.Heartbeat(life=1, version=2),
+        m.Data(edge="e", epoch=1, blocks=(unit_block(0, ((1, 2, 3),), 9),)),
+        m.Prepare(stage="s", epoch=1, batch=0, attempt=1, accepted={0: 1}, watermark=3, units={"u": 4}, last=commit),
+        m.LedgerCopy(ledger="s.ledger", since=1, page=m.LedgerPage("q", 1, commit)),
+        m.Push(record=record(3, place())),
+    ):
+        assert m.DECODER.decode(m.ENCODER.encode(message)) == message
