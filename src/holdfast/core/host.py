@@ -22,7 +22,7 @@ from holdfast.model.topology import Topology
 
 class Host:
     __slots__ = (
-        "config", "copies", "early", "factory", "first_version", "method", "primaries", "record", "seat", "states",
+        "config", "copies", "disk_full", "early", "factory", "first_version", "method", "primaries", "record", "seat", "states",
         "topology",
     )  # fmt: skip
 
@@ -41,6 +41,7 @@ class Host:
         self.primaries: dict[Asset, Primary] = {}
         #: Captures that came before the record they belong to: one per unit, the newest.
         self.early: dict[Asset, tuple[Seat, Capture]] = {}
+        self.disk_full = False
 
     # --- the record
 
@@ -122,7 +123,10 @@ class Host:
 
     def _new_copy(self, unit: Asset, *, based: bool) -> Copy:
         spec = self.topology.unit[unit]
-        return Copy(spec, self.topology, self.factory(spec), self.config, based=based)
+        copy = Copy(spec, self.topology, self.factory(spec), self.config, based=based)
+        for queue in copy.outputs:
+            queue.disk_full = self.disk_full
+        return copy
 
     def _run(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[unit]
@@ -177,6 +181,7 @@ class Host:
             primary.on_pasted(source, message, now_ns, ready)
 
     def on_disk(self, full: bool) -> None:
+        self.disk_full = full
         for copy in self.copies.values():
             for queue in copy.outputs:
                 queue.disk_full = full

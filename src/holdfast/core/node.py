@@ -65,6 +65,7 @@ class Node:
         #: Epoch of each stage whose driver runs here; and of those whose driver was found dead.
         self.stages: dict[Asset, int] = {}
         self.dead_children: dict[Asset, int] = {}
+        #: Since when (as coordinator) something is without a backup; 0: nothing is.
         self.unprotected_since_ns = 0
         #: When each report was last sent.
         self.told: dict[m.Message, int] = {}
@@ -165,6 +166,8 @@ class Node:
         if not self.election.can_remove(name, now_ns):
             ready.notes.append(("no-quorum", self.name, name, life))
             return False
+        if not self.unprotected_since_ns:
+            self.unprotected_since_ns = now_ns - min(self.election.silence_ns(name, now_ns), self.config.election_ns)
         return True
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
@@ -195,7 +198,7 @@ class Node:
             ready.apply.append(StartStage(stage=stage, epoch=mine))
 
     def _watch_protection(self, record: Record, now_ns: int, ready: Ready) -> None:
-        """Report the period of instability: from the first unit without a backup until every one has one again."""
+        """Report the period of instability: from the last word of who failed until everything has a backup again."""
         open_assets = [
             asset
             for asset, place in record.places.items()
@@ -208,6 +211,8 @@ class Node:
         elif not open_assets and self.unprotected_since_ns:
             ready.notes.append(("stable-again", self.name, record.version, now_ns - self.unprotected_since_ns))
             self.unprotected_since_ns = 0
+        if open_assets and len(record.members) == 1 and self.election.standing is Standing.COORDINATOR:
+            ready.notes.append(("degraded", self.name, record.version, len(open_assets)))
 
     def _report(self, now_ns: int, ready: Ready) -> None:
         """Tell the coordinator what units and ledgers of this node have to say (again every tick, until it acts)."""

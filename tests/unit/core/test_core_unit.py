@@ -322,3 +322,10 @@ def test_messages_survive_the_wire_and_every_one_is_in_the_union():
         m.Push(record=record(3, place())),
     ):
         assert m.DECODER.decode(m.ENCODER.encode(message)) == message
+
+
+def test_a_copy_that_comes_later_knows_that_the_disk_is_full():
+    made = host("c#1", place())
+    made.on_disk(True)
+    made.on_record(record(2, place(2, joining="c#1")), 0, Ready())
+    assert made.copies["u0"].outputs[0].disk_full

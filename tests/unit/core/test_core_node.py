@@ -1,0 +1,156 @@
+"""One node as a whole: events in, effects out; nothing but `step` is touched."""
+
+from __future__ import annotations
+
+from random import Random
+
+from holdfast.core.election import Standing
+from holdfast.core.node import Node
+from holdfast.core.ready import TICK, ChildDied, DiskFull, Ready, Received, StartStage, StopStage
+from holdfast.model import messages as m
+from holdfast.model.config import MS, Config
+from holdfast.model.record import Place, Record, first_record
+from holdfast.model.topology import layered
+from holdfast.sim.costs import Costs
+from holdfast.sim.operators import Meter, WindowSum
+
+TOPOLOGY = layered(stages=1, units=1)
+
+
+def node(name: str = "n0", names=("n0", "n1", "n2"), disk=None) -> tuple[Node, Ready]:
+    def factory(spec):
+        return WindowSum(spec, 10, Costs(), Meter())
+
+    made = Node(
+        name, names, TOPOLOGY, Config(), factory, Random(1), disk or {}, first_record(TOPOLOGY, names[:3]), 0
+    )
+    return made, made.start(0)
+
+
+def lead(made: Node, now_ns: int = 100 * MS) -> None:
+    made.step(TICK, now_ns)
+    made.step(Received("n1#1", m.Vote(term=1, granted=True)), now_ns)
+    made.step(Received("n1#1", m.Appended(term=1, version=2)), now_ns)
+    assert made.election.standing is Standing.COORDINATOR
+
+
+def noted(ready: Ready, word: str) -> list:
+    return [note for note in ready.notes if note[0] == word]
+
+
+def test_a_life_is_on_disk_before_anything_else():
+    made, ready = node(disk={"life": 4, "record": first_record(TOPOLOGY, ("n0", "n1", "n2")), "vote": (7, "n1")})
+    assert (made.seat, ready.persist[0]) == ("n0#5", ("life", 5))
+    assert (made.election.term, made.election.voted_for) == (7, "n1")
+    assert made.host.copies == {}
+
+
+def test_the_first_life_starts_its_units_and_its_stages():
+    made, ready = node()
+    assert list(made.host.primaries) == ["u0"]
+    assert ready.apply == [StartStage(stage="s0", epoch=1)]
+
+
+def test_a_node_without_a_record_listens_to_nothing_but_records():
+    made, _ = node("n9", ("n0", "n1", "n2", "n9"))
+    deliver = m.Deliver(stage="s0", epoch=1, batch=0, task=0, attempt=0, parts={})
+    assert made.step(Received("s0@1", deliver), 5).send == []
+    hellos = [to for to, x in made.step(TICK, 100 * MS).send if isinstance(x, m.Hello)]
+    assert hellos == ["n0", "n1", "n2"]
+
+
+def test_heartbeats_go_to_the_monitor_and_carry_the_version():
+    made, _ = node("n1")
+    ready = made.step(TICK, 100 * MS)
+    assert ("n2", m.Heartbeat(life=1, version=1)) in ready.send
+    assert ready.wake_ns == 200 * MS
+    behind = made.step(Received("n0#1", m.Heartbeat(life=1, version=0)), 110 * MS)
+    assert isinstance(behind.send[0][1], m.Push)
+    ahead = made.step(Received("n0#1", m.Heartbeat(life=1, version=9)), 110 * MS)
+    assert ahead.send == [("n0", m.Pull(version=1))]
+
+
+def test_a_monitor_tells_everybody_and_decides_nothing():
+    made, _ = node("n2")
+    made.election.heard_ns = made.election.patience_ns = 1 << 50
+    told = []
+    for tick in range(1, 6):
+        told = [to for to, x in made.step(TICK, tick * 100 * MS).send if isinstance(x, m.Suspect)]
+    assert told == ["n0", "n1"]
+    assert made.record.members == {"n0": 1, "n1": 1, "n2": 1}
+
+
+def test_the_coordinator_removes_who_is_silent_and_dismisses_who_is_not():
+    made, _ = node()
+    lead(made)
+    suspect = Received("n2#1", m.Suspect(name="n1", life=1))
+    assert noted(made.step(suspect, 150 * MS), "dismissed")
+    assert noted(made.step(suspect, 900 * MS), "no-quorum")
+    made.step(Received("n2#1", m.Appended(term=1, version=2)), 900 * MS)
+    ready = made.step(suspect, 900 * MS)
+    assert noted(ready, "proposed")
+    assert "n1" not in made.election.accepted.members
+    assert made.record.version == 2
+
+
+def test_a_suspicion_from_outside_the_ring_or_of_oneself_is_nothing():
+    made, _ = node()
+    lead(made)
+    for source, name in (("n9#1", "n1"), ("n2#1", "n0"), ("n2#7", "n1")):
+        made.step(Received(source, m.Suspect(name=name, life=1)), 900 * MS)
+        assert made.reports.suspects == {}
+
+
+def test_a_new_life_replaces_the_old_one_and_takes_nothing_with_it():
+    made, _ = node()
+    lead(made)
+    made.step(Received("n1#2", m.Hello(name="n1", life=2)), 150 * MS)
+    accepted = made.election.accepted
+    assert accepted.members["n1"] == 2
+    assert accepted.places["u0"].backup is None
+
+
+def test_a_dead_child_is_reported_until_the_record_has_a_new_epoch():
+    made, _ = node("n0")
+    made.step(Received("n1#1", m.Beat(term=1, version=1, commit=1)), 10 * MS)
+    ready = made.step(ChildDied("s0", 1), 20 * MS)
+    assert ("n1", m.StageDown(stage="s0", epoch=1)) in ready.send
+    assert made.step(DiskFull(True), 30 * MS).send == []
+    again = made.step(TICK, 130 * MS)
+    assert ("n1", m.StageDown(stage="s0", epoch=1)) in again.send
+    moved = made.record.places | {"s0": Place(primary="n1#1", epoch=2, since=2)}
+    record = Record(version=2, term=1, members=made.record.members, places=moved)
+    ready = made.step(Received("n1#1", m.Push(record=record)), 140 * MS)
+    assert ready.apply == [StopStage(stage="s0", epoch=1)]
+
+
+def test_a_candidate_that_missed_a_record_is_given_it():
+    made, _ = node()
+    lead(made)
+    ready = made.step(Received("n2#1", m.RequestVote(term=5, record_rank=(0, 0))), 150 * MS)
+    assert [type(x) for _, x in ready.send] == [m.Push, m.Vote]
+
+
+def test_one_node_alone_decides_at_once_and_says_that_it_is_degraded():
+    alone = Node(
+        "n0",
+        ("n0",),
+        TOPOLOGY,
+        Config(),
+        lambda spec: WindowSum(spec, 10, Costs(), Meter()),
+        Random(1),
+        {},
+        first_record(TOPOLOGY, ("n0",)),
+        0,
+    )
+    alone.start(0)
+    ready = alone.step(TICK, 100 * MS)
+    assert noted(ready, "degraded")
+    assert alone.record.version == 2
+
+
+def test_a_drain_is_taken_up_by_the_coordinator():
+    made, _ = node()
+    lead(made)
+    made.step(Received("operator", m.Drain(name="n2")), 150 * MS)
+    assert made.election.accepted.draining == ("n2",)
