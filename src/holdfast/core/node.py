@@ -126,6 +126,8 @@ class Node:
             self._on_hello(self.seat, hello, now_ns, ready)
         if self.election.standing is not Standing.COORDINATOR and self.election.hears(now_ns):
             self.reports = Reports()  # the coordinator has them too; a later one must not act on old news
+        if self.election.standing is Standing.COORDINATOR:
+            self._suspect_the_silent(now_ns)
         self.election.on_tick(now_ns, self._jitter(), ready)
         self.host.on_tick(now_ns, ready)
         for ledger in self.ledgers.values():
@@ -166,9 +168,32 @@ class Node:
         if not self.election.can_remove(name, now_ns):
             ready.notes.append(("no-quorum", self.name, name, life))
             return False
+        if self._holds_the_last_copy(name, now_ns):
+            ready.notes.append(("spared", self.name, name, life))
+            return False
         if not self.unprotected_since_ns:
             self.unprotected_since_ns = now_ns - min(self.election.silence_ns(name, now_ns), self.config.election_ns)
         return True
+
+    def _holds_the_last_copy(self, name: Name, now_ns: int) -> bool:
+        """Is it the backup of something whose primary has been silent for longer? Then the primary must go first: a
+        backup that was dropped cannot take over, and this one may only be slow."""
+        silence = self.election.silence_ns
+        limit_ns = max(self.config.misses_max * self.config.heartbeat_ns, silence(name, now_ns))
+        for place in self.record.places.values():
+            if place.primary and place.backup and name_of(place.backup) == name:
+                other = name_of(place.primary)
+                if other in self.record.members and (silence(other, now_ns), other) > (limit_ns, name):
+                    return True
+        return False
+
+    def _suspect_the_silent(self, now_ns: int) -> None:
+        """A coordinator hears everyone: who has been silent for twice the limit is suspected even if its monitor, dead
+        or asleep itself, does not say so."""
+        limit_ns = 2 * self.config.misses_max * self.config.heartbeat_ns
+        for name, life in self.record.members.items():
+            if name in self.election.contacts and self.election.silence_ns(name, now_ns) > limit_ns:
+                self.reports.suspects[name] = life
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
         before = self.record

@@ -21,9 +21,7 @@ def node(name: str = "n0", names=("n0", "n1", "n2"), disk=None) -> tuple[Node, R
     def factory(spec):
         return WindowSum(spec, 10, Costs(), Meter())
 
-    made = Node(
-        name, names, TOPOLOGY, Config(), factory, Random(1), disk or {}, first_record(TOPOLOGY, names[:3]), 0
-    )
+    made = Node(name, names, TOPOLOGY, Config(), factory, Random(1), disk or {}, first_record(TOPOLOGY, names[:3]), 0)
     return made, made.start(0)
 
 
@@ -154,3 +152,27 @@ def test_a_drain_is_taken_up_by_the_coordinator():
     lead(made)
     made.step(Received("operator", m.Drain(name="n2")), 150 * MS)
     assert made.election.accepted.draining == ("n2",)
+
+
+def test_a_backup_is_spared_while_its_primary_has_been_silent_for_longer():
+    names = ("n0", "n1", "n2", "n3", "n4")
+    factory = node()[0].host.factory
+    made = Node("n2", names, TOPOLOGY, Config(), factory, Random(1), {}, first_record(TOPOLOGY, names), 0)
+    made.start(0)
+    made.step(TICK, 400 * MS)
+    for voter, at_ms in (("n0", 400), ("n3", 400), ("n4", 400), ("n1", 500)):
+        made.step(Received(f"{voter}#1", m.Vote(term=1, granted=True)), at_ms * MS)
+    for voter in ("n3", "n4"):
+        made.step(Received(f"{voter}#1", m.Appended(term=1, version=2)), 900 * MS)
+    spared = made.step(Received("n3#1", m.Suspect(name="n1", life=1)), 900 * MS)
+    assert noted(spared, "spared") == [("spared", "n2", "n1", 1)]
+    made.step(Received("n3#1", m.Suspect(name="n0", life=1)), 900 * MS)
+    assert made.election.accepted.places["u0"].primary == "n1#1"
+
+
+def test_a_coordinator_suspects_the_silent_even_if_their_monitor_does_not():
+    made, _ = node()
+    lead(made)
+    made.step(Received("n2#1", m.Appended(term=1, version=2)), 900 * MS)
+    made.step(TICK, 900 * MS)
+    assert "n1" not in made.election.accepted.members
