@@ -22,8 +22,8 @@ from holdfast.model.topology import Topology
 
 class Host:
     __slots__ = (
-        "config", "copies", "disk_full", "early", "factory", "first_version", "method", "primaries", "record", "seat", "states",
-        "topology",
+        "config", "copies", "disk_full", "early", "factory", "first_version", "method", "primaries", "record",
+        "seat", "states", "topology",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
