@@ -250,7 +250,7 @@ class StageDriver:
                 del self.delivered[key]
             if self.phase is Phase.PREPARING:
                 self._turn(Cause.NEW_HOLDER)
-                self._advance(now_ns, ready)
+                self._advance(now_ns, ready, again=True)
         if message.version > self.record.version:
             ready.send.append((source, Pull(version=self.record.version)))
 

@@ -126,7 +126,6 @@ def test_rows_that_a_holder_lost_are_delivered_again():
     ready = hear(made, "n1#1", refusal)
     assert made.phase is Phase.DELIVERING
     assert sent(ready, m.Pull) == [m.Pull(version=1)]
-    ready = made.step(TICK, 500 * MS)
     assert [to for to, x in ready.send if isinstance(x, m.Deliver)] == ["n1#1"]
 
 
