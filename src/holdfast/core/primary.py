@@ -115,14 +115,14 @@ class Primary:
                 ("fenced", self.id, message.edge, message.consumer, message.epoch, max(tap.epoch, fence))
             )
             return
-        if message.consumer in self.leased:
-            queue.lease(message.consumer, now_ns + self.config.lease_ns)
         if message.at < queue.trimmed:
             if message.consumer not in self.leased:
                 return  # overtaken by what the same consumer has acknowledged since
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))
             return
+        if message.consumer in self.leased:
+            queue.lease(message.consumer, now_ns + self.config.lease_ns)
         tap.point(source, message, self.config.credit_max)
         freed = queue.ack(message.consumer, message.ack)
         if freed:

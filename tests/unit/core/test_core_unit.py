@@ -329,3 +329,20 @@ def test_a_copy_that_comes_later_knows_that_the_disk_is_full():
     made.on_disk(True)
     made.on_record(record(2, place(2, joining="c#1")), 0, Ready())
     assert made.copies["u0"].outputs[0].disk_full
+
+
+def test_a_guest_whose_rows_are_gone_holds_nothing():
+    guest = ReaderSpec(id="g0", edges=("u0.0",), leased=True)
+    topology = Topology(units=ONE.units, stages=ONE.stages, readers=(*ONE.readers, guest))
+    made, ready = Host("a#1", topology, CONFIG, op), Ready()
+    made.on_record(record(1, place()), 0, ready)
+    queue = made.copies["u0"].outputs[0]
+    queue.append(((1, 2, 3),), 4)
+    queue.ack("r0", 2)
+    made.on_subscribe("g0", m.Subscribe(edge="u0.0", consumer="g0", epoch=1, at=0, ack=0), 0, ready)
+    assert isinstance(ready.send[-1][1], m.Trimmed)
+    assert queue.leases == {}
+    made.on_subscribe("g0", m.Subscribe(edge="u0.0", consumer="g0", epoch=1, at=2, ack=2), 5, ready)
+    assert queue.leases == {"g0": 5 + CONFIG.lease_ns}
+    made.on_subscribe("r0", m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=0, ack=0), 5, ready)
+    assert not [x for to, x in ready.send if to == "r0"]
