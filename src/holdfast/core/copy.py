@@ -36,11 +36,6 @@ class Input:
         self.position = 0
         self.watermark = WATERMARK_MIN
 
-    @property
-    def received(self) -> int:
-        """Position after the last block that waits here."""
-        return self.queue[-1].end if self.queue else self.position
-
 
 class Copy:
     __slots__ = ("based", "consumed_since", "inboxes", "inputs", "op", "outputs", "pasted", "spec", "watermark")

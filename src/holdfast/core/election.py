@@ -100,7 +100,8 @@ class Election:
 
     def hears(self, now_ns: int) -> bool:
         """A coordinator has shown itself lately."""
-        return now_ns - self.heard_ns < self.config.misses_max * self.config.heartbeat_ns
+        recent = now_ns - self.heard_ns < self.config.misses_max * self.config.heartbeat_ns
+        return recent and self.coordinator is not None
 
     def on_contact(self, name: Name, now_ns: int) -> None:
         """Any word from a member: what the coordinator knows of its own about who lives."""

@@ -69,6 +69,8 @@ class Node:
         self.unprotected_since_ns = 0
         #: When each report was last sent.
         self.told: dict[m.Message, int] = {}
+        #: Which suspicions were said to wait, and why, under the present record.
+        self.said: dict[tuple[str, Name], None] = {}
         self.election = _election(name, config, disk, first)
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
@@ -148,32 +150,49 @@ class Node:
         reports = self.reports
         if reports.is_empty() and self.planned is self.election.accepted:
             return False
-        reports.suspects = {n: life for n, life in reports.suspects.items() if self._is_gone(n, life, now_ns, ready)}
+        open_suspects = self._judge(reports, now_ns, ready)
         made = plan(self.election.accepted, reports, self.config.imbalance_max)
         if made is None:
             self.reports = Reports()
+            self.reports.suspects = open_suspects
             self.planned = self.election.accepted
             return False
         ready.notes.append(("proposed", self.name, made.version, self.election.term))
         self.election.propose(made.members, made.places, made.draining, now_ns, ready)
         return self.election.commit == made.version
 
-    def _is_gone(self, name: Name, life: int, now_ns: int, ready: Ready) -> bool:
-        """Is a report to be acted on? Not if this coordinator has just heard the member, nor without a majority."""
-        if self.record.members.get(name) != life:
-            return False
-        if self.election.silence_ns(name, now_ns) < self.config.heartbeat_ns * 3 // 2:
-            ready.notes.append(("dismissed", self.name, name, life))
-            return False
-        if not self.election.can_remove(name, now_ns):
-            ready.notes.append(("no-quorum", self.name, name, life))
-            return False
-        if self._holds_the_last_copy(name, now_ns):
-            ready.notes.append(("spared", self.name, name, life))
-            return False
-        if not self.unprotected_since_ns:
-            self.unprotected_since_ns = now_ns - min(self.election.silence_ns(name, now_ns), self.config.election_ns)
-        return True
+    def _judge(self, reports: Reports, now_ns: int, ready: Ready) -> dict[Name, int]:
+        """Which suspicions are to be acted on (they stay in `reports`), and which must wait (returned)?
+
+        A member that this coordinator has just heard is not gone. One that may be gone must wait while its removal
+        would leave no majority that this coordinator hears, or would drop the last copy of something.
+        """
+        silence = self.election.silence_ns
+        gone: dict[Name, int] = {}
+        waiting: dict[Name, int] = {}
+        for name, life in reports.suspects.items():
+            if self.record.members.get(name) != life:
+                continue
+            if silence(name, now_ns) < self.config.heartbeat_ns * 3 // 2:
+                ready.notes.append(("dismissed", self.name, name, life))
+            elif not self.election.can_remove(name, now_ns):
+                waiting[name] = life
+                self._note_once("no-quorum", name, ready)
+            elif self._holds_the_last_copy(name, now_ns):
+                waiting[name] = life
+                self._note_once("spared", name, ready)
+            else:
+                gone[name] = life
+                if not self.unprotected_since_ns:
+                    self.unprotected_since_ns = now_ns - min(silence(name, now_ns), self.config.election_ns)
+        reports.suspects = gone
+        return waiting
+
+    def _note_once(self, word: str, name: Name, ready: Ready) -> None:
+        """Say why a suspicion waits, once per record and reason."""
+        if (word, name) not in self.said:
+            self.said[(word, name)] = None
+            ready.notes.append((word, self.name, name, self.record.version))
 
     def _holds_the_last_copy(self, name: Name, now_ns: int) -> bool:
         """Is it the backup of something whose primary has been silent for longer? Then the primary must go first: a
@@ -199,6 +218,7 @@ class Node:
         before = self.record
         self.record = record
         self.told = {}
+        self.said = {}
         self.detector.on_record(record, now_ns)
         self.host.on_record(record, now_ns, ready)
         for ledger in self.topology.ledgers:
