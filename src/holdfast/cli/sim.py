@@ -7,6 +7,7 @@ Thin: it draws or reads schedules, runs them and prints. What a schedule is and 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -45,19 +46,21 @@ def sim(
                holdfast sim --scenario tests/scenarios/drain_and_crash.txt --story u0
     """
     try:
-        setups = _setups(scenario, seeds, first, nodes, units, faults)
+        setup_of = _schedules(scenario, first, nodes, units, faults)
+        first_setup = setup_of(0)
     except (ConfigError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     if trace or story:
-        raise typer.Exit(_show(setups[0], messages=messages, story=story, as_json=as_json))
-    summary = run_all(setups, _progress if sys.stderr.isatty() else lambda done: None)
+        raise typer.Exit(_show(first_setup, messages=messages, story=story, as_json=as_json))
+    count = seeds if scenario is None else 1
+    summary = run_all(map(setup_of, range(count)), _progress if sys.stderr.isatty() else lambda done: None)
     if as_json:
         typer.echo(msgspec.json.encode({**msgspec.structs.asdict(summary), "per_minute": round(summary.per_minute)}))
     else:
         _tell(summary)
         if summary.first is not None:
-            _tell_violation(setups[summary.schedules - 1], summary.first, scenario, nodes, units)
+            _tell_violation(setup_of(summary.schedules - 1), summary.first, scenario, nodes, units)
     raise typer.Exit(1 if summary.violations else 0)
 
 
@@ -66,21 +69,22 @@ def _progress(done: int) -> None:
         typer.echo(f"{done} schedules", err=True)
 
 
-def _setups(
-    scenario: Path | None, seeds: int, first: int, nodes: int, units: int, faults: str
-) -> list[Setup] | tuple[Setup, ...]:
+def _schedules(scenario: Path | None, first: int, nodes: int, units: int, faults: str) -> Callable[[int], Setup]:
+    """The i-th schedule of this command: drawn when it is needed."""
+    fixed = None
     if scenario is not None:
-        text = scenario.read_text().partition("\n--- trace\n")[0]
-        found = [parse_scenario(text, scenario.name)]
-    else:
-        found = [swarm_setup(seed, nodes, units) for seed in range(first, first + seeds)]
-    if not faults:
-        return found
-    try:
-        numbers = () if faults == "none" else tuple(int(n) for n in faults.split(","))
-        return [keep(setup, numbers) for setup in found]
-    except (ValueError, IndexError) as error:
-        raise ConfigError("--faults names faults that the schedule does not have", detail=faults) from error
+        fixed = parse_scenario(scenario.read_text().partition("\n--- trace\n")[0], scenario.name)
+
+    def setup_of(i: int) -> Setup:
+        setup = fixed or swarm_setup(first + i, nodes, units)
+        if not faults:
+            return setup
+        try:
+            return keep(setup, () if faults == "none" else tuple(int(n) for n in faults.split(",")))
+        except (ValueError, IndexError) as error:
+            raise ConfigError("--faults names faults that the schedule does not have", detail=faults) from error
+
+    return setup_of
 
 
 def _show(setup: Setup, *, messages: bool, story: str, as_json: bool) -> int:
