@@ -235,6 +235,18 @@ def joining_seat_is_promoted() -> list[Patch]:
 
 
 @mutant
+def failed_units_are_promoted_nowhere() -> list[Patch]:
+    right = placement._leave
+
+    def leave(made, name, *, gone_for_good):
+        kept = {a: p for a, p in made.places.items() if p.primary and p.primary.startswith(name) and "#" in p.primary}
+        right(made, name, gone_for_good=gone_for_good)
+        made.places.update(kept)
+
+    return [(placement, "_leave", leave)]
+
+
+@mutant
 def joined_before_the_image_is_there() -> list[Patch]:
     right = host.Host.reports
 

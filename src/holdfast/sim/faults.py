@@ -45,6 +45,10 @@ KINDS = {
 AT_ONCE = ("crash", "crash-stage")
 
 
+#: What can cost a copy, or get one removed that was only slow: two of them may take both copies of a unit.
+DISTURBING = ("crash", "crash-all", "stall", "slow", "cut", "cut-one-way", "loss", "reorder")
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     at_ms: int = 0
@@ -75,6 +79,7 @@ class Injector:
         self.sinks = sinks
         self.log = log
         self.done = 0
+        self.disturbances = 0
         self.skipped = 0
         self.waiting: list[Fault] = []
         world.notices.append(self._on_notes)
@@ -103,6 +108,7 @@ class Injector:
             self.skipped += 1
             return
         self.done += 1
+        self.disturbances += fault.kind in DISTURBING
         self.log(self.world.now_ns, fault)
         getattr(self, "_" + fault.kind.replace("-", "_"))(fault)
 

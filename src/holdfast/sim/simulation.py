@@ -216,7 +216,9 @@ class Simulation:
         return True
 
     def _is_lost(self) -> bool:
-        """A unit's only copies died: more than the mode promises to survive."""
+        """Both copies of a unit are gone, and so many faults hit nodes that this is more than the mode promises."""
+        if self.injector.disturbances < 2:
+            return False
         for unit in self.setup.topology.unit:
             place = self.checker.record.places[unit]
             if place.primary is None or self.world.route(place.primary) is None:
