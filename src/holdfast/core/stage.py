@@ -111,8 +111,11 @@ class StageDriver:
         self.batch: RunBatch | None = None
         self.commit: CommitRecord | None = None
         self.attempt = 0
+        #: Units of each holder, with the version of each place; and whether every unit has a primary at all.
         self.grouped: dict[Seat, dict[Asset, int]] = {}
-        self.delivered: dict[tuple[Seat, int], None] = {}
+        self.complete = True
+        #: (holder, task, attempt) that were confirmed.
+        self.delivered: dict[tuple[Seat, int, int], None] = {}
         self.prepared: dict[Seat, dict[Asset, int]] = {}
         self.sealed: dict[Seat, dict[Asset, int]] = {}
         self.sent_ns = now_ns - config.retry_ns
@@ -223,7 +226,7 @@ class StageDriver:
         elif isinstance(message, Refused):
             self._on_refused(event.source, message, now_ns, ready)
         elif self.batch is not None and isinstance(message, Delivered) and message.batch == self.batch.batch:
-            self.delivered[(message.seat, self._key(message.task, message.attempt))] = None
+            self.delivered[(message.seat, message.task, message.attempt)] = None
             self._advance(now_ns, ready)
         elif isinstance(message, Prepared) and message.attempt == self.attempt:
             self.prepared[message.seat] = message.units
@@ -231,10 +234,6 @@ class StageDriver:
         elif isinstance(message, Sealed) and self.last and message.batch == self.last.batch:
             self.sealed[message.seat] = message.units
             self._advance(now_ns, ready)
-
-    @staticmethod
-    def _key(task: int, attempt: int) -> int:
-        return task * 1_000 + attempt
 
     def _on_refused(self, source: Address, message: Refused, now_ns: int, ready: Ready) -> None:
         if message.epoch != self.epoch:
@@ -331,7 +330,7 @@ class StageDriver:
     def _all_delivered(self) -> bool:
         batch = self.batch
         return batch is not None and all(
-            (seat, self._key(t.task, t.attempt)) in self.delivered for seat in self.grouped for t in batch.tasks
+            (seat, t.task, t.attempt) in self.delivered for seat in self.grouped for t in batch.tasks
         )
 
     def _deliver(self, ready: Ready) -> None:
@@ -340,7 +339,7 @@ class StageDriver:
         for seat, units in self.grouped.items():
             edges = [stage_edge(self.spec.id, unit) for unit in units]
             for rows in (*self.batch.strays, *self.batch.tasks):
-                if (seat, self._key(rows.task, rows.attempt)) in self.delivered:
+                if (seat, rows.task, rows.attempt) in self.delivered:
                     continue
                 parts = {edge: rows.parts.get(edge, ()) for edge in edges}
                 ready.send.append(
