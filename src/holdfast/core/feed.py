@@ -58,7 +58,8 @@ class Feed:
                 self.subscribe(source, now_ns, ready)
                 break
         for block in taken:
-            ready.notes.append(("accepted", self.consumer, self.edge, block.start, block.end, message.epoch, block))
+            where = (self.consumer, self.edge, block.start, block.end)
+            ready.notes.append(("accepted", *where, message.epoch, block, self.epoch))
         if self.next - self.asked >= self.credit_max // 2:
             self.subscribe(source, now_ns, ready)
         return taken

@@ -43,7 +43,8 @@ class Checker:
         self.lives: dict[str, int] = {}
         self.ledgered: dict[Asset, int] = {}
         self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
-        self.accepted: dict[tuple[Address, Consumer, Edge], tuple[int, int]] = {}
+        #: Per consumer process, consumer, edge and life of the consumer: the next position, and the newest epoch.
+        self.accepted: dict[tuple[Address, Consumer, Edge, int], tuple[int, int]] = {}
         self.acked: dict[tuple[Consumer, Edge], int] = {}
         self.count = 0
         self.rules: dict[str, Callable[[Address, Note], None]] = {
@@ -113,16 +114,16 @@ class Checker:
                 self.fail("an output queue is not bounded", f"{edge} on {source} holds {queue.next - queue.trimmed}")
 
     def _accepted(self, source: Address, note: Note) -> None:
-        _, consumer, edge, start, end, epoch, block = note
+        _, consumer, edge, start, end, epoch, block, life = note
         self._same(edge, block, f"{consumer} on {source}")
-        key = (source, consumer, edge)
+        key = (source, consumer, edge, life)
         next_position, newest = self.accepted.get(key, (start, 0))
         process = self.world.processes[name_of(source)]
         known = process.machine.record.places[self.topology.producer[edge]].epoch  # type: ignore[attr-defined]
         if epoch < max(newest, known):
             self.fail("rows from a fenced copy", f"{consumer} on {source} took {edge} of epoch {epoch} < {known}")
-        if start > next_position:
-            self.fail("positions have a gap", f"{consumer} on {source}: {edge} {start} after {next_position}")
+        if start != next_position:
+            self.fail("positions have a gap", f"{consumer} on {source}: {edge} {start}, but next is {next_position}")
         self.accepted[key] = (end, epoch)
 
     # --- fencing
@@ -131,8 +132,6 @@ class Checker:
         _, unit, seat, epoch, _ = note
         if self.primaries.setdefault((unit, epoch), seat) != seat:
             self.fail("two primaries in one epoch", f"{unit} epoch {epoch}: {self.primaries[(unit, epoch)]} and {seat}")
-        for key in [key for key in self.accepted if key[0] == seat and key[1] == unit]:
-            del self.accepted[key]
 
     def _decided(self, source: Address, note: Note) -> None:
         _, name, version, term = note
