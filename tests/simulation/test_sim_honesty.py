@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from random import Random
 
 import pytest
@@ -193,9 +195,8 @@ def test_spill_is_accounted_and_a_full_disk_slows_the_stage_but_loses_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer (coverage) costs more than the simulation")
 def test_a_hundred_nodes_and_a_thousand_units_run_faster_than_real_time():
-    import time
-
     setup = Setup(
         seed=1,
         nodes=100,
