@@ -12,7 +12,8 @@ import pytest
 from mutants import planted
 from typer.testing import CliRunner
 
-from holdfast.cli.sim import app, replay_command
+from holdfast.cli.main import app
+from holdfast.cli.sim import replay_command
 from holdfast.sim.runner import keep, retrace, run_all, shrink
 from holdfast.sim.simulation import Simulation
 from holdfast.sim.swarm import SWARM, swarm_setup
@@ -82,31 +83,31 @@ def test_a_violation_shrinks_to_the_faults_it_needs():
 
 def test_the_command_stops_at_a_violation_and_prints_the_one_that_replays_it():
     with planted("trim_by_the_fastest_consumer"):
-        result = CliRunner().invoke(app, ["--seeds", "20"])
+        result = CliRunner().invoke(app, ["sim", "--seeds", "20"])
         assert result.exit_code == 1
         assert "VIOLATION at seed" in result.output
         replay = result.output.splitlines()[-1]
         assert replay.startswith("replay: holdfast sim --seeds 1 --first ")
-        again = CliRunner().invoke(app, replay.split()[3:])
+        again = CliRunner().invoke(app, replay.split()[2:])
         assert again.exit_code == 1
         assert "trimmed what a recovery needs" in again.output
 
 
 def test_the_command_counts_tells_and_speaks_json():
     runner = CliRunner()
-    text = runner.invoke(app, ["--seeds", "3", "--nodes", "3", "--units", "2"])
+    text = runner.invoke(app, ["sim", "--seeds", "3", "--nodes", "3", "--units", "2"])
     assert (text.exit_code, "3 schedules, 0 violations" in text.output) == (0, True)
-    assert '"violations":0' in runner.invoke(app, ["--seeds", "2", "--json"]).output
-    assert '"trace":[' in runner.invoke(app, ["--seeds", "1", "--story", "u0", "--json"]).output
+    assert '"violations":0' in runner.invoke(app, ["sim", "--seeds", "2", "--json"]).output
+    assert '"trace":[' in runner.invoke(app, ["sim", "--seeds", "1", "--story", "u0", "--json"]).output
 
 
 def test_the_command_tells_the_story_of_one_unit_edge_or_node():
     scenario = Path(__file__).parents[1] / "scenarios" / "drain_moves_without_a_gap.txt"
     for thing, other in (("u0", "u1"), ("n0", "n3"), ("u1.0", "s0>u0")):
-        told = CliRunner().invoke(app, ["--scenario", str(scenario), "--story", thing]).output
+        told = CliRunner().invoke(app, ["sim", "--scenario", str(scenario), "--story", thing]).output
         assert thing in told
         assert f" {other} " not in told or thing == "n0"
-    assert "all held" in CliRunner().invoke(app, ["--scenario", str(scenario), "--trace", "--messages"]).output
+    assert "all held" in CliRunner().invoke(app, ["sim", "--scenario", str(scenario), "--trace", "--messages"]).output
 
 
 def test_a_scenario_that_cannot_work_is_refused_with_the_reason(tmp_path):
@@ -118,11 +119,11 @@ def test_a_scenario_that_cannot_work_is_refused_with_the_reason(tmp_path):
     ):
         path = tmp_path / "s.toml"
         path.write_text(text)
-        result = CliRunner().invoke(app, ["--scenario", str(path)])
+        result = CliRunner().invoke(app, ["sim", "--scenario", str(path)])
         assert result.exit_code == 2
         assert reason in result.output
-    assert CliRunner().invoke(app, ["--seeds", "1", "--faults", "99"]).exit_code == 2
-    assert CliRunner().invoke(app, ["--scenario", str(tmp_path / "none.toml")]).exit_code == 2
+    assert CliRunner().invoke(app, ["sim", "--seeds", "1", "--faults", "99"]).exit_code == 2
+    assert CliRunner().invoke(app, ["sim", "--scenario", str(tmp_path / "none.toml")]).exit_code == 2
 
 
 def test_the_replay_of_a_scenario_names_the_file():

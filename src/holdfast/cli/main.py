@@ -13,9 +13,11 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 
 from .prescribe import prescribe_command
+from .sim import sim
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("prescribe")(prescribe_command)
+app.command("sim")(sim)
 
 
 @app.callback()

@@ -21,12 +21,9 @@ from holdfast.sim.simulation import Outcome, Setup
 from holdfast.sim.story import Trace
 from holdfast.sim.swarm import swarm_setup
 
-app = typer.Typer(add_completion=False, help="Run the core in a virtual world, under faults, and check it.")
-
 TRACE_TAIL = 60
 
 
-@app.command()
 def sim(
     seeds: Annotated[int, typer.Option(help="How many random fault schedules.", min=1)] = 100,
     first: Annotated[int, typer.Option(help="The first seed: with --seeds 1, replays one schedule.")] = 0,
@@ -43,7 +40,7 @@ def sim(
 
     Examples:  holdfast sim --seeds 1000
                holdfast sim --seeds 1 --first 42 --trace
-               holdfast sim --scenario tests/scenarios/drain_and_crash.txt --story u0
+               holdfast sim --scenario tests/scenarios/failure_during_drain.txt --story u0
     """
     try:
         setup_of = _schedules(scenario, first, nodes, units, faults)
