@@ -288,10 +288,10 @@ def test_a_snapshot_of_nothing_is_nothing():
 
 def test_a_reader_cannot_go_on_with_a_snapshot_that_its_owner_has_closed():
     pool, page_set = _filled(count=6)
-    stream = checkpoint.stream(pool.snapshot())
+    stream = checkpoint.stream(pool.snapshot(), stage_bytes=1)
     snapshot = pool._open[0]
-    for _ in range(3):
-        next(stream)  # head, frame, page 0
+    for _ in range(2):
+        next(stream)  # head, page 0
     snapshot.close()
     pool.reclaim()
     page_set.clear()
@@ -308,7 +308,7 @@ def test_a_stream_that_breaks_off_lets_go_of_its_snapshot():
 
     class Full(io.BytesIO):
         def write(self, part):
-            if self.tell() > 4096:
+            if self.tell():  # the head fits, pages do not
                 raise OSError("no space left on device")
             return super().write(part)
 
