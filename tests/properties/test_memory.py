@@ -56,8 +56,8 @@ def test_a_checkpoint_under_a_uniform_write_load_at_most_doubles_the_pages_it_to
     m.upsert(int_keys(np.arange(400_000)), np.zeros(1, np.int64))
     before = m.pool.stats().pages
     snapshot = m.pool.snapshot()
-    reader = stream(snapshot)
-    for _ in range(int(progress * len(snapshot)) * 2 + 1):
+    reader = stream(snapshot, stage_bytes=1)
+    for _ in range(int(progress * len(snapshot)) + 1):  # the head, then a page each
         next(reader)
     m.pool.reclaim()
     for _ in range(40):
