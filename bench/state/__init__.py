@@ -28,4 +28,4 @@ def _plot(figure: Any, report: Report) -> None:
     for part, place in ((prepare, axes[2]), (recovery, axes[3]), (captures, axes[4]), (latency, axes[5])):
         part.plot(place, report)
     for place in axes:
-        place.title.set_fontsize(10)
+        place.title.set_fontsize(9)

@@ -106,7 +106,7 @@ class StructureMachine(RuleBasedStateMachine):
         if sum(not t.done for t in self.taken) >= SNAPSHOTS_MAX:
             next(t for t in self.taken if not t.done).read(10**9)
         snapshot = self.pool.snapshot([s for s in sorted(self.pool.sets) if s != FILLER], base=base and base.snapshot)
-        self.taken.append(Taken(snapshot, self.model.copy(), base, stream(snapshot)))
+        self.taken.append(Taken(snapshot, self.model.copy(), base, stream(snapshot, stage_bytes=1)))
 
     @rule()
     def snapshot(self) -> None:
