@@ -7,6 +7,8 @@ Everything may be lost, doubled or reordered on the way; positions make it good 
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.core.ready import Ready
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import Block
@@ -17,9 +19,22 @@ from holdfast.model.messages import Data, Subscribe
 class Feed:
     """A consumer's end. `next` is the position it wants; `ack` what it no longer needs, whatever happens."""
 
-    __slots__ = ("ack", "asked", "consumer", "credit_max", "edge", "epoch", "heard_ns", "next", "producer_epoch")
+    __slots__ = (
+        "ack",
+        "asked",
+        "bare",
+        "consumer",
+        "credit_max",
+        "edge",
+        "epoch",
+        "heard_ns",
+        "next",
+        "producer_epoch",
+    )
 
-    def __init__(self, edge: Edge, consumer: Consumer, epoch: int, at: int, credit_max: int) -> None:
+    def __init__(
+        self, edge: Edge, consumer: Consumer, epoch: int, at: int, credit_max: int, *, bare: bool = False
+    ) -> None:
         self.edge = edge
         self.consumer = consumer
         self.epoch = epoch
@@ -27,6 +42,7 @@ class Feed:
         self.ack = at
         self.asked = at
         self.credit_max = credit_max
+        self.bare = bare
         #: Newest epoch of the producer that this consumer has heard of: older rows are refused. Never goes back.
         self.producer_epoch = 0
         self.heard_ns = 0
@@ -35,12 +51,10 @@ class Feed:
         self.heard_ns = now_ns
         self.asked = self.next
         if producer is not None:
-            ready.send.append(
-                (
-                    producer,
-                    Subscribe(edge=self.edge, consumer=self.consumer, epoch=self.epoch, at=self.next, ack=self.ack),
-                )
+            message = Subscribe(
+                edge=self.edge, consumer=self.consumer, epoch=self.epoch, at=self.next, ack=self.ack, bare=self.bare
             )
+            ready.send.append((producer, message))
 
     def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
         """The blocks that continue what is here. A hole asks again; a fenced producer is refused."""
@@ -68,19 +82,21 @@ class Feed:
 class Tap:
     """A producer's end for one consumer: how far it has streamed, and how far it may."""
 
-    __slots__ = ("address", "cursor", "epoch", "limit")
+    __slots__ = ("address", "bare", "cursor", "epoch", "limit")
 
     def __init__(self) -> None:
         self.address: Address = ""
         self.epoch = 0
         self.cursor = 0
         self.limit = 0
+        self.bare = False
 
     def point(self, address: Address, message: Subscribe, credit_max: int) -> None:
         self.address = address
         self.epoch = message.epoch
         self.cursor = message.at
         self.limit = message.at + credit_max
+        self.bare = message.bare
 
     def flush(self, queue: OutputQueue, epoch: int, ready: Ready) -> None:
         if self.cursor >= queue.next or self.cursor >= self.limit or not self.address:
@@ -88,4 +104,6 @@ class Tap:
         blocks = queue.read(self.cursor, self.limit - self.cursor)
         if blocks:
             self.cursor = blocks[-1].end
+            if self.bare:
+                blocks = tuple(msgspec.structs.replace(block, rows=()) for block in blocks)
             ready.send.append((self.address, Data(edge=queue.edge, epoch=epoch, blocks=blocks)))

@@ -16,7 +16,7 @@ from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
-from holdfast.core.ready import ChildDied, DiskFull, Ready, Received, StartStage, StopStage, Tick
+from holdfast.core.ready import ChildDied, DiskFull, Ready, Received, StartStage, StopStage, Tick, WarmStage
 from holdfast.model import messages as m
 from holdfast.model.config import Config
 from holdfast.model.ids import LEDGER, Address, Asset, Name, life_of, name_of, seat_of
@@ -25,6 +25,9 @@ from holdfast.model.topology import Topology
 
 #: A part's method for one type of message; which type it takes is what `_handlers` says.
 Handler = Callable[..., object]
+
+#: In place of an epoch: the driver only stands by.
+WARM = 0
 
 #: All a node listens to before it knows any record.
 _WITHOUT_RECORD = frozenset((m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull))
@@ -62,7 +65,7 @@ class Node:
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
         self.ledgers = {ledger: _ledger(disk, ledger, name) for ledger in topology.ledgers}
-        #: Epoch of each stage whose driver runs here; and of those whose driver was found dead.
+        #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
         self.stages: dict[Asset, int] = {}
         self.dead_children: dict[Asset, int] = {}
         #: Since when (as coordinator) something is without a backup; 0: nothing is.
@@ -151,7 +154,7 @@ class Node:
         if reports.is_empty() and self.planned is self.election.accepted:
             return False
         open_suspects = self._judge(reports, now_ns, ready)
-        made = plan(self.election.accepted, reports, self.config.imbalance_max)
+        made = plan(self.election.accepted, reports, self.config.imbalance_max, standby=self.config.standby)
         if made is None:
             self.reports = Reports()
             self.reports.suspects = open_suspects
@@ -200,7 +203,7 @@ class Node:
         silence = self.election.silence_ns
         limit_ns = max(self.config.misses_max * self.config.heartbeat_ns, silence(name, now_ns))
         for place in self.record.places.values():
-            if place.primary and place.backup and name_of(place.backup) == name:
+            if place.primary and place.backup and name_of(place.backup) == name and not place.is_stage:
                 other = name_of(place.primary)
                 if other in self.record.members and (silence(other, now_ns), other) > (limit_ns, name):
                     return True
@@ -232,15 +235,17 @@ class Node:
     def _on_stage_place(self, stage: Asset, record: Record, ready: Ready) -> None:
         place = record.places[stage]
         runs = self.stages.get(stage)
-        mine = place.epoch if place.primary == self.seat else None
-        if runs == mine:
+        wanted = place.epoch if place.primary == self.seat else WARM if place.backup == self.seat else None
+        if runs == wanted:
             return
         if runs is not None:
             del self.stages[stage]
-            ready.apply.append(StopStage(stage=stage, epoch=runs))
-        if mine is not None:
-            self.stages[stage] = mine
-            ready.apply.append(StartStage(stage=stage, epoch=mine))
+            if runs != WARM or wanted is None:  # a warm one is not stopped to be started
+                ready.apply.append(StopStage(stage=stage, epoch=runs))
+        if wanted is not None:
+            self.stages[stage] = wanted
+            start = WarmStage(stage=stage) if wanted == WARM else StartStage(stage=stage, epoch=wanted)
+            ready.apply.append(start)
 
     def _watch_protection(self, record: Record, now_ns: int, ready: Ready) -> None:
         """Report the period of instability: from the last word of who failed until everything has a backup again."""

@@ -36,12 +36,13 @@ class Reports:
 class Plan:
     """The next record under construction."""
 
-    __slots__ = ("before", "draining", "imbalance_max", "load", "members", "places", "version")
+    __slots__ = ("before", "draining", "imbalance_max", "load", "members", "places", "standby", "version")
 
-    def __init__(self, record: Record, imbalance_max: int) -> None:
+    def __init__(self, record: Record, imbalance_max: int, standby: bool) -> None:
         self.before = record
         self.version = record.version + 1
         self.imbalance_max = imbalance_max
+        self.standby = standby
         self.members = dict(record.members)
         self.places = dict(record.places)
         self.draining = record.draining
@@ -63,9 +64,9 @@ class Plan:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, imbalance_max: int = 3) -> Plan | None:
+def plan(record: Record, reports: Reports, imbalance_max: int = 3, *, standby: bool = False) -> Plan | None:
     """The next record, or None if nothing is to be done."""
-    made = Plan(record, imbalance_max)
+    made = Plan(record, imbalance_max, standby)
     if not _change_members(made, reports):
         _note_drains(made, reports)
     for asset in sorted(made.places):
@@ -134,10 +135,6 @@ def _note_drains(made: Plan, reports: Reports) -> None:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def _is_stage(made: Plan, asset: Asset) -> bool:
-    return asset + LEDGER in made.places
-
-
 def _settle(made: Plan, asset: Asset, reports: Reports) -> None:
     """Take up what primaries reported: a seat that joined, a primary that yielded."""
     place = made.places[asset]
@@ -184,12 +181,8 @@ def _stands(made: Plan, seat: Seat) -> bool:
 def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
     """Give a stage a node, and every unit and ledger a backup; move what sits on a draining node."""
     place = made.places[asset]
-    if _is_stage(made, asset):
-        stays = place.primary and _stands(made, place.primary) and name_of(place.primary) not in made.leaving
-        if not stays or reports.downs.get(asset) == place.epoch:
-            name = _lightest(made, without=())
-            if name is not None:
-                made.put(asset, primary=_seat(made, asset, name), epoch=place.epoch + 1)
+    if place.is_stage:
+        _run_stage(made, asset, reports)
         return
     if place.primary is None or place.joining:
         return
@@ -202,6 +195,25 @@ def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
         made.put(asset, moving=True)
 
 
+def _run_stage(made: Plan, asset: Asset, reports: Reports) -> None:
+    """A stage whose node or driver is gone goes to its standby if it has one, else to the lightest member."""
+    place = made.places[asset]
+    standby = place.backup if _may_run(made, place.backup) else None
+    if not _may_run(made, place.primary) or reports.downs.get(asset) == place.epoch:
+        name = name_of(standby) if standby else _lightest(made, without=())
+        if name is not None:
+            made.put(asset, primary=_seat(made, asset, name), epoch=place.epoch + 1)
+            standby = None
+    if made.standby and not standby:
+        name = _lightest(made, without=(made.places[asset].primary,))
+        standby = _seat(made, asset, name) if name else None
+    made.put(asset, backup=standby)
+
+
+def _may_run(made: Plan, seat: Seat | None) -> bool:
+    return seat is not None and _stands(made, seat) and name_of(seat) not in made.leaving
+
+
 def _balance(made: Plan) -> None:
     """Move one backup from the fullest member to the emptiest (a node that came back has none)."""
     if len(made.load) < 3 or any(p.joining or p.moving for p in made.places.values()):
@@ -212,6 +224,7 @@ def _balance(made: Plan) -> None:
         return
     for asset in sorted(made.places):
         place = made.places[asset]
-        if place.backup and name_of(place.backup) == high and place.primary and name_of(place.primary) != low:
+        free = place.primary and name_of(place.primary) != low and not place.is_stage
+        if free and place.backup and name_of(place.backup) == high:
             made.put(asset, joining=_seat(made, asset, low))
             return

@@ -34,12 +34,15 @@ class Reader:
         record: Record,
         start: dict[Edge, int],
         now_ns: int,
+        *,
+        bare: bool = False,
     ) -> None:
         self.spec = spec
         self.topology = topology
         self.config = config
         self.record = record
-        self.feeds = {e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max) for e in spec.edges}
+        #: `bare`: the machine follows positions and watermarks; tasks fetch the rows.
+        self.feeds = {e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=bare) for e in spec.edges}
         self.buffers: dict[Edge, deque[Block]] = {e: deque() for e in spec.edges}
         #: Edges whose rows are gone (the lease lapsed), and where they start now.
         self.lost: dict[Edge, int] = {}

@@ -45,8 +45,16 @@ class StartStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopStage(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop that driver; epoch 0: the one that stands by."""
+
     stage: Asset
     epoch: int
+
+
+class WarmStage(msgspec.Struct, frozen=True, kw_only=True):
+    """Bring up a driver of this stage and let it stand by: `StartStage` may follow at any time."""
+
+    stage: Asset
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +86,7 @@ class Spill(msgspec.Struct, frozen=True, kw_only=True):
     to: int
 
 
-Effect = StartStage | StopStage | Opened | BatchDone | StageFailed | Spill
+Effect = StartStage | StopStage | WarmStage | Opened | BatchDone | StageFailed | Spill
 
 
 class DiskFull(msgspec.Struct, frozen=True, array_like=True):

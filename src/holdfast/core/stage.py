@@ -95,6 +95,10 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     event_time_max: int = WATERMARK_MIN
     late: int = 0
     final: bool = False
+    #: A watermark that the caller knows (a stage between units takes that of its input); else it follows event time.
+    watermark: int | None = None
+    #: Spark's own record of the batch's offsets.
+    plan: str = ""
     strays: tuple[TaskRows, ...] = ()
 
 
@@ -201,6 +205,7 @@ class StageDriver:
             watermark=self._next_watermark(event, now_ns),
             offsets=event.offsets,
             late=event.late,
+            plan=event.plan,
         )
         self._turn(Cause.BATCH)
         self._advance(now_ns, ready, again=True)
@@ -209,12 +214,14 @@ class StageDriver:
         """Highest event time less the delay; an idle source's moves on with the clock. Never goes back."""
         if event.final:
             return WATERMARK_MAX
+        if event.watermark is not None:
+            return max(self.watermark, event.watermark)
         if event.event_time_max > WATERMARK_MIN:
             return max(self.watermark, event.event_time_max - self.spec.delay_ns)
         idle_ns = now_ns - self.rows_ns
         if idle_ns >= self.spec.idle_ns and self.watermark > WATERMARK_MIN:
             self.rows_ns = now_ns
-            return self.watermark + idle_ns
+            return self.watermark + idle_ns // self.spec.tick_ns
         return self.watermark
 
     def _on_message(self, event: Received, now_ns: int, ready: Ready) -> None:

@@ -8,11 +8,15 @@ Positions never point into a block.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-#: A row as the core sees it: opaque, except that it is immutable. The modelled operator uses (key, time, value).
+#: A row of the modelled operator: (key, time, value).
 Row = tuple[int, int, int]
-Rows = tuple[Row, ...]
+#: Rows as the core sees them: opaque, immutable, with a length; `+` puts two runs together, and `()` is none. Tuples
+#: of `Row` in the simulator, Arrow batches on real nodes.
+Rows = Any
 
 #: Watermark of an edge on which nothing was sealed yet, and of one that is finished.
 WATERMARK_MIN = -1

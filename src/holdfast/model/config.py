@@ -33,6 +33,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     credit_max: int = 4_000
     #: A reader that is no sink of the pipeline holds retention so long after its last word.
     lease_ns: int = 5 * SECOND
+    #: Keep a warm driver of every stage on a second node, so that it goes on within a second of losing the first.
+    standby: bool = False
     #: Move backups so that no two members differ by more than this many.
     imbalance_max: int = 3
 

@@ -123,6 +123,8 @@ class Subscribe(Message, frozen=True, kw_only=True):
     epoch: int
     at: int
     ack: int
+    #: Positions and watermarks are enough: whoever asks fetches the rows elsewhere.
+    bare: bool = False
 
 
 class Data(Message, frozen=True, kw_only=True):
@@ -229,8 +231,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     accepted: dict[int, int]
     watermark: int
+    #: Where the source stands before and after this batch; from Spark: (its batch id, the next one).
     offsets: tuple[int, int]
     late: int = 0
+    #: Spark's own record of the batch's offsets, so that its checkpoint can be made to agree with the ledger.
+    plan: str = ""
 
 
 class Prepare(Message, frozen=True, kw_only=True):
@@ -363,6 +368,3 @@ AnyMessage = (
     | LedgerCopy
     | LedgerCopied
 )
-
-ENCODER = msgspec.msgpack.Encoder()
-DECODER = msgspec.msgpack.Decoder(AnyMessage)

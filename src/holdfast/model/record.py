@@ -16,7 +16,7 @@ from holdfast.model.topology import Topology
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     #: None: the asset is lost (a unit) or waits for a node (a stage).
     primary: Seat | None
-    #: Holds everything the primary has acknowledged. None: unprotected.
+    #: Holds everything the primary has acknowledged. None: unprotected. Of a stage: where a warm driver stands by.
     backup: Seat | None = None
     #: Is being brought up to date; becomes the backup when the primary has reported it.
     joining: Seat | None = None
@@ -26,6 +26,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     since: int = 1
     #: The primary shall stop, capture and hand over to the backup (drain).
     moving: bool = False
+    #: A Spark query: it has no state here, so it moves by starting elsewhere.
+    is_stage: bool = False
 
     @property
     def holders(self) -> tuple[Seat, ...]:
@@ -67,7 +69,7 @@ def first_record(topology: Topology, names: tuple[Name, ...]) -> Record:
         backup = seat_of(ring[(i + shift) % count], 1) if shift else None
         places[unit.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup)
     for i, stage in enumerate(topology.stages):
-        places[stage.id] = Place(primary=seat_of(ring[i % count], 1))
+        places[stage.id] = Place(primary=seat_of(ring[i % count], 1), is_stage=True)
     for i, ledger in enumerate(topology.ledgers):
         backup = ring[(i + 2) % count] if count > 1 else None
         places[ledger] = Place(primary=ring[(i + 1) % count], backup=backup)

@@ -18,15 +18,17 @@ class UnitSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One Spark query that feeds units."""
+    """One Spark query: feeds units, or (with none) only reads edges into a sink. As a reader it has the same id."""
 
     id: Asset
     units: tuple[Asset, ...]
     query: str
-    #: How far behind the highest event time the watermark stays.
+    #: How far behind the highest event time the watermark stays, in units of the watermark.
     delay_ns: int = 0
     #: After so long without rows the stage seals an advanced watermark.
     idle_ns: int = 1 << 60
+    #: Nanoseconds in one unit of the watermark.
+    tick_ns: int = 1
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def ledgers(self) -> tuple[Asset, ...]:
-        return tuple(s.id + LEDGER for s in self.stages)
+        return tuple(s.id + LEDGER for s in self.stages if s.units)
 
     def is_stage_edge(self, edge: Edge) -> bool:
         return self.producer[edge] in self.stage

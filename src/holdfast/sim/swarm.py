@@ -43,6 +43,7 @@ def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...
         credit_max=rng.choice((20, 4_000)),
         lease_ns=400 * MS,
         election_ns=rng.choice((250, 1_000, 1_000)) * MS,
+        standby=seed % 2 == 1,
     )
     return Setup(
         seed=seed,

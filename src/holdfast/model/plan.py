@@ -1,0 +1,113 @@
+"""What the planner hands to nodes and stages: a topology, and what each part of it is. Plain data, no code.
+
+A node needs this and nothing else: neither the user's file nor Spark. A stage's child process loads the user's file
+too, plans it again (planning is deterministic) and finds its functions under the same ids.
+
+Ids: an operator's name is `[a-z][a-z0-9_]*`; unit `talkers-3` is its shard 3; stage `talkers_in`, sink `out_0`.
+Ports of a unit: port 0 carries everything it emits, for stages, sinks and other readers; ports 1, 2, … carry the same
+rows cut by key for each shard of the operators that consume it directly, in the order of `OperatorPlan.feeds`.
+
+Watermarks are microseconds since the epoch, shifted so that the core's smallest value (-1, nothing known) stays the
+smallest: `to_core` and `to_micros` are the only places that know.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
+from holdfast.model.ids import Asset, Edge
+from holdfast.model.topology import Topology
+
+_SHIFT = 1 << 60
+NEVER_US = -(2**63)
+FOREVER_US = 2**63 - 1
+
+
+def to_core(micros: int) -> int:
+    """A watermark in the core's terms."""
+    if micros <= NEVER_US // 2:
+        return WATERMARK_MIN
+    return WATERMARK_MAX if micros >= FOREVER_US // 2 else micros + _SHIFT
+
+
+def to_micros(watermark: int) -> int:
+    """A watermark of the core in microseconds since the epoch."""
+    if watermark <= WATERMARK_MIN:
+        return NEVER_US
+    return FOREVER_US if watermark >= WATERMARK_MAX else watermark - _SHIFT
+
+
+class InputPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One logical input of an operator (a join has two: left, right)."""
+
+    #: The stage or the operator it comes from.
+    source: Asset
+    #: Arrow schema of the rows that cross the edge (IPC bytes). With `partial`, that of the partial aggregates.
+    schema: bytes
+    #: Columns by which rows are cut into shards.
+    by: tuple[str, ...]
+    #: Column with the event time; "window_time" of an aggregate's output is derived: window_end less a microsecond.
+    event_time: str
+    #: Rows may come as partial aggregates (`pane_start`, keys, parts): a batch says so by having that column.
+    partial: bool = False
+
+
+class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A stateful operator. `kind` and `settings` are what `holdfast.operators` is built from."""
+
+    name: str
+    kind: str  # "aggregate" | "count_window" | "join"
+    shards: int
+    mode: str
+    inputs: tuple[InputPlan, ...]
+    #: aggregate: size_us, step_us, by, aggs {name: [fn, column, …]}, overflow; join: on, how, within | same_window …
+    settings: dict
+    #: Arrow schema of what it emits on port 0 (IPC bytes).
+    output: bytes
+    #: Operators that consume it directly, unit to unit, in port order: (operator, input number, shards, by).
+    feeds: tuple[tuple[str, int, int, tuple[str, ...]], ...] = ()
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One Spark query: from a source or from operators, to an operator or to a sink."""
+
+    id: Asset
+    #: "source": reads the user's source; "between": reads operators and feeds one; "sink": reads operators, writes.
+    kind: str
+    #: Operators whose port 0 it reads (between, sink).
+    reads: tuple[str, ...] = ()
+    #: Operator and input that it feeds (source, between); several if one source feeds several operators.
+    feeds: tuple[tuple[str, int], ...] = ()
+    delay_us: int = 0
+    idle_ns: int = 1 << 60
+    #: Late rows go to a stream of their own (a directory) as well as being recorded for `verify`.
+    late_to: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    pipeline: str
+    #: Identity of this deployment: ledgers refuse stages of another.
+    query: str
+    topology: Topology
+    operators: tuple[OperatorPlan, ...]
+    stages: tuple[StagePlan, ...]
+
+    def operator(self, name: str) -> OperatorPlan:
+        return next(o for o in self.operators if o.name == name)
+
+    def stage(self, id: Asset) -> StagePlan:
+        return next(s for s in self.stages if s.id == id)
+
+
+def unit_id(operator: str, shard: int) -> Asset:
+    return f"{operator}-{shard}"
+
+
+def operator_of(unit: Asset) -> str:
+    return unit.rpartition("-")[0]
+
+
+def edges_of(operator: OperatorPlan) -> tuple[Edge, ...]:
+    """Port 0 of every shard: what a stage or a reader of this operator reads."""
+    return tuple(f"{unit_id(operator.name, i)}.0" for i in range(operator.shards))
