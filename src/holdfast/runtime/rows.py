@@ -44,11 +44,9 @@ class ArrowRows:
     @property
     def batches(self) -> tuple[pa.RecordBatch, ...]:
         """The batches; of spilled rows, read back for this call only: memory stays as it is."""
-        if self._batches is not None:
-            return self._batches
-        load = self._load
-        if load is None:  # brought back in between by another thread
-            return self._batches or ()
+        held, load = self._batches, self._load
+        if held is not None or load is None:
+            return held or ()
         return ArrowRows.from_ipc(load()).batches
 
     @property
@@ -95,7 +93,9 @@ class ArrowRows:
         return pa.Table.from_batches(self.batches, self._schema)
 
     def to_ipc(self) -> pa.Buffer:
-        """As an Arrow IPC stream."""
+        """As an Arrow IPC stream. What was spilled is in that format already."""
+        if self._batches is None and self._load is not None:
+            return pa.py_buffer(self._load())
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as writer:
             for batch in self.batches:
