@@ -128,11 +128,11 @@ class World:
 
     def _reset(self, gone: Process) -> None:
         """Peers find their connections refused, unless they are cut off; some sooner than others."""
-        name, life = name_of(gone.address), life_of(gone.address)
+        name = name_of(gone.address)
+        event = Unreachable(name, life_of(gone.address))
         for peer in self.names:
             other = self.processes.get(peer)
             if other is not None and other.alive and (peer, name) not in self.network.cuts and self.rng.random() < 0.8:
-                event = Unreachable(name, life)
                 self.call(self.rng.randrange(50 * MS), lambda other=other: self.feed_if_awake(other, event))
 
     def stall(self, address: Address, for_ns: int, *, clock_stops: bool) -> None:
