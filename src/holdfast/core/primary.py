@@ -21,7 +21,7 @@ from holdfast.model.topology import Topology
 
 class Primary:
     __slots__ = (
-        "config", "copy", "epoch", "feeds", "frozen", "leased", "method", "place", "producers", "rounds",
+        "config", "copy", "epoch", "feeds", "frozen", "method", "place", "producers", "rounds",
         "said", "taps", "topology",
     )  # fmt: skip
 
@@ -34,7 +34,6 @@ class Primary:
         self.topology = topology
         self.config = config
         self.method = method
-        self.leased = topology.leased
         #: True while it hands over (drain): it serves, but consumes nothing.
         self.frozen = False
         self.rounds = Rounds(copy, place.epoch, now_ns)
@@ -121,12 +120,12 @@ class Primary:
             )
             return
         if message.at < queue.trimmed:
-            if message.consumer not in self.leased:
+            if message.consumer in queue.owners:
                 return  # overtaken by what the same consumer has acknowledged since
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))
             return
-        if message.consumer in self.leased:
+        if message.consumer not in queue.owners:
             queue.lease(message.consumer, now_ns + self.config.lease_ns)
         tap.point(source, message, self.config.credit_max)
         freed = queue.ack(message.consumer, message.ack)
@@ -180,11 +179,10 @@ class Primary:
         for edge, feed in self.feeds.items():
             if now_ns - feed.heard_ns >= 3 * retry_ns:
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
-        if self.leased:
-            for queue in self.copy.outputs:
-                for consumer in queue.lapse(now_ns):
-                    self.taps.pop((queue.edge, consumer), None)
-                    ready.notes.append(("lapsed", self.id, queue.edge, consumer, queue.trimmed))
+        for queue in self.copy.outputs:
+            for consumer in queue.lapse(now_ns):
+                self.taps.pop((queue.edge, consumer), None)
+                ready.notes.append(("lapsed", self.id, queue.edge, consumer, queue.trimmed))
         self.protect(now_ns, ready)
         self.pump(now_ns, ready)
 

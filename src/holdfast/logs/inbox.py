@@ -12,8 +12,6 @@ capture comes. The primary drops a block when it has taken it; the backup when i
 from __future__ import annotations
 
 from collections import deque
-from functools import reduce
-from operator import add
 
 from holdfast.errors import check
 from holdfast.model.block import Block, Rows, batch_block
@@ -54,10 +52,13 @@ class Inbox:
         held = self.prepared.get(batch)
         if held is not None and (held.epoch, held.attempt) >= (epoch, attempt):
             return (held.epoch, held.attempt) == (epoch, attempt)
-        parts = [self.parts.get((batch, epoch, task, accepted[task])) for task in sorted(accepted)]
-        if any(part is None for part in parts):
-            return False
-        self.prepared[batch] = PreparedBatch(batch, epoch, attempt, reduce(add, parts, ()), watermark)
+        rows: Rows = ()
+        for task in sorted(accepted):
+            part = self.parts.get((batch, epoch, task, accepted[task]))
+            if part is None:
+                return False
+            rows = rows + part
+        self.prepared[batch] = PreparedBatch(batch, epoch, attempt, rows, watermark)
         return True
 
     def seal(self, commit: CommitRecord) -> Block | None:
