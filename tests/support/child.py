@@ -1,7 +1,7 @@
 """A stage's process without Spark, as a node starts it: feeds deterministic rows, or reads edges into files.
 
-    source   batches of what has appeared, through StageDriver; offsets are row numbers
-    sink     a query that plans, reads, writes and commits as Structured Streaming does, into DIR/sink/
+source   batches of what has appeared, through StageDriver; offsets are row numbers
+sink     a query that plans, reads, writes and commits as Structured Streaming does, into DIR/sink/
 """
 
 from __future__ import annotations

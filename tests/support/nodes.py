@@ -54,9 +54,7 @@ class Nodes:
         self.keys = keys
         self.settings = settings or {}
         self.names = [f"n{i}" for i in range(nodes)]
-        self.endpoints = {
-            n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)
-        }
+        self.endpoints = {n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
         self.processes: dict[str, subprocess.Popen] = {}
         dir.mkdir(parents=True, exist_ok=True)
         make_secret(dir / "secret")
@@ -150,7 +148,9 @@ class Nodes:
         """Close the source, and wait until the sink has everything."""
         (self.dir / "closed.new").write_text(str(self.available()))
         os.replace(self.dir / "closed.new", self.dir / "closed")
-        told = self.until("someone to be told to finish", lambda: self.caller.call(self.alive()[0], "finish", timeout=20))
+        told = self.until(
+            "someone to be told to finish", lambda: self.caller.call(self.alive()[0], "finish", timeout=20)
+        )
         assert told
         self.until("the sink to end", lambda: (self.dir / "sink" / "ended").exists(), seconds)
 
@@ -190,7 +190,9 @@ def _windows(table: pa.Table, time_column: str, size_us: int, sums: dict[str, st
     aggs = [([], "count_all") if column is None else (column, "sum") for column in sums.values()]
     grouped = table.group_by(["start", "key"]).aggregate(aggs)
     named = [f"{c}_sum" if c else "count_all" for c in sums.values()]
-    return pa.table({"start": grouped["start"], "key": grouped["key"], "n": grouped[named[0]], "total": grouped[named[1]]})
+    return pa.table(
+        {"start": grouped["start"], "key": grouped["key"], "n": grouped[named[0]], "total": grouped[named[1]]}
+    )
 
 
 def _compare(held: pa.Table, wanted: pa.Table, what: str) -> str:

@@ -32,6 +32,9 @@ CHANNEL = [
     ("grpc.keepalive_time_ms", 10_000),
 ]
 
+#: What the opener of a stream says first, and what it hears when it was let in.
+KNOCK, WELCOME = b"knock", pa.py_buffer(b"welcome")
+
 OnMessage = Callable[[Address, Address, m.Message], None]
 #: (what happened, peer, text), for an event log.
 OnTrouble = Callable[[str, str, str], None]
@@ -105,7 +108,7 @@ class Outgoing:
                     return
                 waiting = self._pending.pop(next(iter(self._pending)))
             try:
-                raw = wire.encode(self.source, *waiting) if waiting else b""
+                raw = wire.encode(self.source, *waiting) if waiting else KNOCK
                 self._write(raw)
                 self.bytes += len(raw)
             except (pa.ArrowException, OSError, StopIteration):
@@ -193,7 +196,7 @@ class Link:
                 raw = reader.read_chunk().app_metadata
                 let_in = True
                 self._backoff_s, self.refused = BACKOFF_MIN_S, ""
-                if raw is not None and len(raw):
+                if raw is not None and not raw.equals(WELCOME):
                     self._take(raw)
         except StopIteration:
             pass

@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.runtime import wire
-from holdfast.runtime.links import CHANNEL, Link, OnMessage, OnTrouble, Outgoing, first_line
+from holdfast.runtime.links import CHANNEL, KNOCK, WELCOME, Link, OnMessage, OnTrouble, Outgoing, first_line
 from holdfast.runtime.security import ADDRESS, KIND, Security
 
 NODE, GUEST = "node", "guest"
@@ -86,7 +86,7 @@ class Server(flight.FlightServerBase):
         who: _Who = context.get_middleware("who")
         out: Outgoing | None = None
         self.open.wait(30)
-        writer.write_metadata(b"")  # tells the opener that it was let in
+        writer.write_metadata(WELCOME)
         if who.kind == GUEST:
             out = Outgoing(who.address, self.source, writer.write_metadata, self._on_trouble)
             before = self.guests.get(who.address)
@@ -96,7 +96,7 @@ class Server(flight.FlightServerBase):
         try:
             while True:
                 raw = reader.read_chunk().app_metadata
-                if raw is not None and len(raw):
+                if raw is not None and raw.size > len(KNOCK):
                     self._take(who.address, raw)
         except (StopIteration, pa.ArrowException, OSError):
             pass
