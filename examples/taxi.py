@@ -2,8 +2,8 @@
 
     HOLDFAST_DATA=../shared/data holdfast run examples/taxi.py
 
-HOLDFAST_FILE_ROWS: rows of each file that a batch reads (2000); HOLDFAST_BATCH_MS (250); HOLDFAST_ROWS: only so many rows
-(0: all 100,000). The stream ends with the data: `holdfast stop --finish`.
+HOLDFAST_FILE_ROWS: rows of a file, of which a batch reads one (2000); HOLDFAST_BATCH_MS (250); HOLDFAST_ROWS: only so many
+rows (0: all 100,000). The stream ends with the data: `holdfast stop --finish`.
 """
 
 import holdfast as hf
@@ -39,5 +39,5 @@ trips.map(
         "ts as started",
         "right_ts as ended",
         "(unix_micros(right_ts) - unix_micros(ts)) div 1000000 as seconds",
-    )  # fmt: skip
+    )
 ).write(lambda df: df.writeStream.format("parquet").option("path", output("taxi")), name="rides")
