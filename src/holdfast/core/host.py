@@ -12,7 +12,7 @@ from holdfast.core.operator import OperatorFactory
 from holdfast.core.primary import Primary
 from holdfast.core.ready import Ready
 from holdfast.core.roles import TRANSITIONS, Action, State, role_of
-from holdfast.errors import InvariantError
+from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Seat
 from holdfast.model.messages import Capture, Data, Joined, Message, Pasted, Subscribe, Yielded
@@ -168,7 +168,14 @@ class Host:
         if number > copy.pasted:
             fits = copy.fits(message)
             if fits:
-                for edge, block in copy.paste(message):
+                try:
+                    sealed = copy.paste(message)
+                except InvariantError:
+                    raise
+                except HoldfastError as error:  # no answer: it comes again after a while, and then perhaps there is room
+                    ready.notes.append(("paste-failed", message.unit, self.seat, str(error)))
+                    return
+                for edge, block in sealed:
                     ready.notes.append(("sealed", message.unit, edge, self.seat, block))
             ready.notes.append(("pasted" if fits else "misfit", message.unit, self.seat, *number, message.whole))
         elif not fits:

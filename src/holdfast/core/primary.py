@@ -22,7 +22,7 @@ from holdfast.model.topology import Topology
 class Primary:
     __slots__ = (
         "config", "copy", "epoch", "feeds", "frozen", "method", "place", "producers", "rounds",
-        "taps", "topology",
+        "said", "taps", "topology",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Primary:
         #: Where each producer sits, as this unit last turned to it.
         self.producers: dict[Edge, Seat | None] = {}
         self.taps: dict[tuple[Edge, Consumer], Tap] = {}
+        #: It was said that the unit stands still.
+        self.said = False
 
     @property
     def id(self) -> Asset:
@@ -88,6 +90,9 @@ class Primary:
             for queue, block in blocks:
                 made = True
                 ready.notes.append(("emitted", self.id, queue.edge, block.start, block.end, self.epoch, block))
+        if self.copy.failed and not self.said:
+            self.said = True
+            ready.notes.append(("failed", self.id, self.epoch, self.copy.failed))
         if made:
             for (edge, _), tap in self.taps.items():
                 tap.flush(self._queue(edge), self.epoch, ready)
@@ -136,7 +141,7 @@ class Primary:
     def protect(self, now_ns: int, ready: Ready) -> None:
         """Begin a round if one is due, and none is in flight."""
         rounds = self.rounds
-        if rounds.waiting or not self.place.targets:
+        if rounds.waiting or not self.place.targets or self.copy.op.torn:
             return
         due = (
             bool(rounds.wants_whole)

@@ -39,18 +39,22 @@ def to_micros(watermark: int) -> int:
 
 
 class InputPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One logical input of an operator (a join has two: left, right)."""
+    """One logical input of an operator: what one stage or one operator feeds it. A join has one a side at least."""
 
     #: The stage or the operator it comes from.
     source: Asset
-    #: Arrow schema of the rows that cross the edge (IPC bytes). With `partial`, that of the partial aggregates.
+    #: Arrow schema of the rows that cross the edge (IPC bytes), all nullable; also if they come as partial aggregates.
     schema: bytes
-    #: Columns by which rows are cut into shards.
+    #: Columns by which rows are cut into shards, by their names on the edge.
     by: tuple[str, ...]
     #: Column with the event time; "window_time" of an aggregate's output is derived: window_end less a microsecond.
     event_time: str
     #: Rows may come as partial aggregates (`pane_start`, keys, parts): a batch says so by having that column.
     partial: bool = False
+    #: 1: the right side of a join. A union gives a side several inputs, all of one schema.
+    side: int = 0
+    #: Columns that the operator knows by another name: on the edge -> in the operator (`operators.build.rows_in`).
+    rename: dict[str, str] = {}
 
 
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +65,7 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     mode: str
     inputs: tuple[InputPlan, ...]
-    #: aggregate: size_us, step_us, by, aggs {name: [fn, column, …]}, overflow; join: on, how, within | same_window …
+    #: See `operators/build.py`, which makes the operator from it.
     settings: dict
     #: Arrow schema of what it emits on port 0 (IPC bytes).
     output: bytes
@@ -81,6 +85,10 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     feeds: tuple[tuple[str, int], ...] = ()
     delay_us: int = 0
     idle_ns: int = 1 << 60
+    #: Start a micro-batch so often; 0: as soon as the last one is done (a sink's is in the user's writer).
+    trigger_ms: int = 0
+    #: Column with the event time of the stage's rows ("" for a sink): rows before the watermark are late.
+    event_time: str = ""
     #: Late rows go to a stream of their own (a directory) as well as being recorded for `verify`.
     late_to: str = ""
 

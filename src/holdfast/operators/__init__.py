@@ -3,7 +3,7 @@
 aggregate.py     time windows                count_window.py  windows of rows
 join.py          two streams                 union.py         many streams into one
 aggregates.py    count, sum, min, …          capture.py       what a backup is sent
-operator.py      what all of them can do for high availability
+build.py         operators from a plan       operator.py      what all of them can do for high availability
 """
 
 from holdfast.kernelcache import versioned
@@ -11,6 +11,7 @@ from holdfast.kernelcache import versioned
 with versioned():
     from holdfast.operators.aggregate import Window, WindowAggregate
     from holdfast.operators.aggregates import Agg, MergeableAggregate, register
+    from holdfast.operators.build import build, rows_in, rows_schema, wire_schema
     from holdfast.operators.capture import Capture
     from holdfast.operators.count_window import CountWindow, CountWindowAggregate
     from holdfast.operators.join import LEFT, RIGHT, Join, SameWindow, Within
@@ -37,6 +38,10 @@ __all__ = [
     "Window",
     "WindowAggregate",
     "Within",
+    "build",
     "register",
+    "rows_in",
+    "rows_schema",
     "warm_up",
+    "wire_schema",
 ]

@@ -1,0 +1,29 @@
+"""What a user writes, and what becomes of it before anything runs.
+
+api.py       Pipeline, Stream          aggs.py      count, sum, …            durations.py  "10 seconds"
+graph.py     the nodes they make       layout.py    stages, units, edges     explain.py    all of it as text
+frames.py    the user's functions      checks.py    what Spark says of them  planner.py    the Plan
+load.py      a user's file             verify.py    the same in plain Spark batch, compared
+
+No module imports pyspark: whoever needs DataFrames is handed a SparkSession.
+"""
+
+from holdfast.pipeline.api import Pipeline, Stream
+from holdfast.pipeline.explain import describe, explain
+from holdfast.pipeline.frames import Feed, feed_of, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.load import load
+from holdfast.pipeline.planner import plan
+
+__all__ = [
+    "Feed",
+    "Pipeline",
+    "Stream",
+    "describe",
+    "explain",
+    "feed_of",
+    "load",
+    "plan",
+    "stage_frame",
+    "stage_function",
+    "stage_writer",
+]

@@ -1,0 +1,155 @@
+"""A plan as people read it, and as data for `--json`. Without Spark: stages, operators, units and edges; with: schemas
+and sinks too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.pipeline import durations
+from holdfast.pipeline.api import Pipeline
+from holdfast.pipeline.graph import Aggregate, JoinOf, Session, Source, Stateful
+from holdfast.pipeline.layout import Layout, Operator, Stage, lay_out
+
+
+def explain(pipeline: Pipeline, spark: Session | None = None) -> str:
+    """What will run, as text."""
+    return to_text(describe(pipeline, spark))
+
+
+def describe(pipeline: Pipeline, spark: Session | None = None) -> dict[str, Any]:
+    """What will run, as data: for `--json`."""
+    layout = lay_out(pipeline)
+    outputs: dict[str, pa.Schema] = {}
+    sinks: dict[str, Any] = {}
+    query = ""
+    if spark is not None:
+        from holdfast.pipeline.planner import Planner
+
+        planner = Planner(pipeline, spark)
+        query = planner.plan().query
+        outputs, sinks = planner.outputs, planner.sinks
+    topology = layout.topology(query)
+    return {
+        "pipeline": pipeline.name,
+        "query": query,
+        "stages": [_stage(stage, layout, sinks) for stage in layout.stages.values()],
+        "operators": [_operator(op, layout, outputs) for op in layout.operators.values()],
+        "units": len(topology.units),
+        "edges": len(topology.producer),
+        "warnings": list(pipeline.warnings) if spark is not None else [],
+    }
+
+
+def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "id": stage.id,
+        "kind": stage.kind,
+        "steps": [[s.label for s in b.steps] for b in stage.branches],
+        "reads": list(stage.reads),
+        "feeds": [name for name, _ in stage.feeds],
+        "edges": sum(layout.operators[name].shards for name, _ in stage.feeds),
+    }
+    root = stage.branches[0].root
+    if isinstance(root, Source):
+        described |= {"source": root.label, "event_time": root.event_time, "watermark": durations.text(root.delay_us)}
+    facts = sinks.get(stage.id)
+    if stage.sink is not None:
+        described["sink"] = stage.sink.where
+    if facts is not None:
+        described |= {"format": facts.format, "path": facts.path, "idempotent": not facts.doubt}
+    return described
+
+
+def _operator(op: Operator, layout: Layout, outputs: dict[str, pa.Schema]) -> dict[str, Any]:
+    node = op.node
+    described: dict[str, Any] = {
+        "name": op.name,
+        "what": what_it_does(node),
+        "shards": op.shards,
+        "units": [f"{op.name}-0" if op.shards == 1 else f"{op.name}-0..{op.shards - 1}"],
+        "mode": node.mode,
+        "inputs": [
+            {
+                "from": i.source,
+                "by": list(i.by),
+                "direct": i.branch.direct,
+                "edges": sum(len(layout.edges_into(op, n, s)) for s in range(op.shards)),
+            }
+            for n, i in enumerate(op.inputs)
+        ],
+        "feeds": [name for name, _ in op.feeds],
+    }
+    if op.name in outputs:
+        described["output"] = {f.name: str(f.type) for f in outputs[op.name]}
+    return described
+
+
+def what_it_does(node: Stateful) -> str:
+    if isinstance(node, JoinOf):
+        keys = ", ".join(a if a == b else f"{a} = {b}" for a, b in node.on)
+        if node.within is not None:
+            after, before = (durations.text(d) for d in node.within)
+            time = f"right {after} to {before} after left"
+        else:
+            time = f"in the same window of {durations.text(node.window_us)}"
+        where = f", where {node.where_sql}" if node.where_sql else ""
+        return f"{node.how} join on {keys}, {time}{where}"
+    assert isinstance(node, Aggregate)
+    size = f"{node.size} rows" if node.counted else durations.text(node.size)
+    step = f"{node.step} rows" if node.counted else durations.text(node.step)
+    every = "" if node.step == node.size else f" every {step}"
+    calls = ", ".join(f"{n}={c.function}({c.column or '*'})" for n, c in node.aggs.items())
+    return f"windows of {size}{every} by {', '.join(node.by) or 'nothing'}: {calls}"
+
+
+def to_text(d: dict[str, Any]) -> str:
+    counts = (len(d["stages"]), len(d["operators"]), d["units"], d["edges"])
+    lines = [
+        f"pipeline {d['pipeline']}: {counts[0]} stages, {counts[1]} operators, {counts[2]} units, {counts[3]} edges"
+    ]
+    for kind in ("source", "between"):
+        for stage in d["stages"]:
+            if stage["kind"] == kind:
+                lines += _stage_lines(stage)
+    for op in d["operators"]:
+        lines += _operator_lines(op)
+    for stage in d["stages"]:
+        if stage["kind"] == "sink":
+            lines += _stage_lines(stage)
+    lines += [f"warning: {w}" for w in d["warnings"]]
+    return "\n".join(lines)
+
+
+def _stage_lines(stage: dict[str, Any]) -> list[str]:
+    lines = [f"stage {stage['id']} ({stage['kind']})"]
+    if "source" in stage:
+        lines.append(f"  {stage['source']}, event time {stage['event_time']}, watermark {stage['watermark']} behind")
+    if stage["reads"]:
+        lines.append(f"  reads {', '.join(stage['reads'])}")
+    for steps in stage["steps"]:
+        if steps:
+            lines.append("  " + " -> ".join(steps))
+    if stage["feeds"]:
+        lines.append(f"  feeds {', '.join(stage['feeds'])} over {stage['edges']} edges")
+    if "format" in stage:
+        sure = "" if stage["idempotent"] else ", which may hold rows twice after a failure"
+        lines.append(f"  writes {stage['format']} {stage['path']}".rstrip() + sure)
+    elif "sink" in stage:
+        lines.append(f"  writes as {stage['sink']} says")
+    return lines
+
+
+def _operator_lines(op: dict[str, Any]) -> list[str]:
+    lines = [f"operator {op['name']}: {op['what']}"]
+    lines.append(f"  {op['shards']} shards, units {', '.join(op['units'])}, mode {op['mode']}")
+    for given in op["inputs"]:
+        way = "directly, unit to unit" if given["direct"] else "from Spark"
+        by = f", cut by {', '.join(given['by'])}" if given["by"] else ""
+        lines.append(f"  from {given['from']} {way}, {given['edges']} edges{by}")
+    if op["feeds"]:
+        lines.append(f"  feeds {', '.join(op['feeds'])} directly")
+    if "output" in op:
+        lines.append("  gives " + ", ".join(f"{n} {t}" for n, t in op["output"].items()))
+    return lines

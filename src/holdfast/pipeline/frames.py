@@ -1,0 +1,220 @@
+"""The user's functions applied: DataFrames of stages. This is what a stage's child process calls; nothing is started.
+
+    stage_frame(pipeline, stage, spark)   source stages: the streaming DataFrame, steps applied, to run foreachBatch on
+    stage_function(pipeline, stage)       between and sink stages: {operator: its DataFrame} -> DataFrame
+    stage_writer(pipeline, stage)         sinks: DataFrame -> the user's DataStreamWriter, not started
+    feed_of(operator plan, number)        how a micro-batch of a stage becomes what crosses to an operator, in SQL
+
+The DataFrames of operators have the columns of `OperatorPlan.output`; `empty_stream` makes one for planning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.plan import OperatorPlan
+from holdfast.operators import WindowAggregate, build, wire_schema
+from holdfast.operators.columns import quoted
+from holdfast.pipeline.api import Pipeline
+from holdfast.pipeline.graph import Frame, Session, Source, Step, Writer
+from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Stage, lay_out
+
+_ARROW = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_SPARK = {type_: name for name, type_ in _ARROW.items()}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def stage_frame(pipeline: Pipeline, stage_id: str, spark: Session) -> Frame:
+    """The streaming DataFrame of a source stage, its steps applied: the rows before lateness is decided.
+
+    Run `.writeStream.foreachBatch(...)` on it. Columns may be more than operators need: see `feed_of`.
+    """
+    stage = _stage(pipeline, stage_id, "source")
+    return apply_steps(source_frame(stage.source, spark), stage.branches[0].steps)
+
+
+def stage_function(pipeline: Pipeline, stage_id: str) -> Callable[[dict[str, Frame]], Frame]:
+    """For between and sink stages: from a DataFrame per operator read (streaming or batch) to the stage's rows.
+
+    A between stage's rows have the column `window_time` (the event time of what it feeds) beside the user's.
+    """
+    stage = _stage(pipeline, stage_id, "between", "sink")
+
+    def function(frames: dict[str, Frame]) -> Frame:
+        return combine(stage, [frames[b.root.name or ""] for b in stage.branches])
+
+    return function
+
+
+def stage_writer(pipeline: Pipeline, stage_id: str) -> Callable[[Frame], Writer]:
+    """The user's writer of a sink: set checkpointLocation and queryName on what it returns, then start that."""
+    stage = _stage(pipeline, stage_id, "sink")
+    assert stage.sink is not None
+    return stage.sink.write
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How rows of a stage cross to one input of an operator.
+
+    With `partial`: group by the expressions of `group` (`pane_start` and the keys, named as in the dict) and compute
+    those of `partial`; the unit merges the parts of several tasks and batches. Without: select `columns`. The Arrow
+    batches are then cut by `by`; rows are cast to `schema`, so that nullability never differs.
+    """
+
+    columns: tuple[str, ...]
+    by: tuple[str, ...]
+    schema: pa.Schema
+    group: dict[str, str] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
+
+
+def feed_of(operator: OperatorPlan, number: int) -> Feed:
+    """How a stage feeds input `number` of an operator. Late rows and rows without event time are out before."""
+    given = operator.inputs[number]
+    schema = wire_schema(given)
+    group: dict[str, str] = {}
+    partial: dict[str, str] = {}
+    built = build(operator) if given.partial else None
+    if isinstance(built, WindowAggregate):
+        for name, sql in built.partial_sql().items():
+            (group if name == "pane_start" or name in given.by else partial)[name] = sql
+    return Feed(tuple(schema.names), given.by, schema, group, partial)
+
+
+def combine(stage: Stage, roots: Sequence[Frame]) -> Frame:
+    """The rows of a stage from the DataFrames at the roots of its branches."""
+    frames = [apply_steps(root, branch.steps) for root, branch in zip(roots, stage.branches, strict=True)]
+    if stage.kind == "between":
+        return with_event_time(frames[0], stage.branches[0])
+    result = frames[0]
+    for frame in frames[1:]:
+        result = result.unionByName(frame)
+    return result
+
+
+def with_event_time(frame: Frame, branch: Branch) -> Frame:
+    """With the column `window_time`, if the rows come from an aggregate and still have their window's end."""
+    if branch.event_time == WINDOW_TIME and WINDOW_TIME not in frame.columns and WINDOW_END in frame.columns:
+        return frame.selectExpr("*", f"timestamp_micros(unix_micros({WINDOW_END}) - 1) as {WINDOW_TIME}")
+    return frame
+
+
+def source_frame(source: Source, spark: Session) -> Frame:
+    frame = _call(source.read, spark, source.label, "spark -> streaming DataFrame")
+    return _need_frame(frame, source.label, "spark -> streaming DataFrame")
+
+
+def apply_steps(frame: Frame, steps: Sequence[Step]) -> Frame:
+    for step in steps:
+        result = _call(step.apply, frame, step.label, "DataFrame -> DataFrame")
+        frame = _need_frame(result, step.label, "DataFrame -> DataFrame")
+    return frame
+
+
+def _stage(pipeline: Pipeline, stage_id: str, *kinds: str) -> Stage:
+    stage = lay_out(pipeline).stages.get(stage_id)
+    if stage is None or stage.kind not in kinds:
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} has no {' or '.join(kinds)} stage {stage_id!r}",
+            hint="The plan was made from another file, or from another version of it.",
+        )
+    return stage
+
+
+def _call(function: Callable[[Any], Any], argument: Any, label: str, kind: str) -> Any:
+    """A user's function; what it raises names the step it belongs to."""
+    try:
+        return function(argument)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise ConfigError(
+            f"{label}: {_reason(error, lines)}",
+            detail=lines[0] if lines else type(error).__name__,
+            hint=f"The function ({kind}) was called once to learn its schema, before anything started.",
+        ) from error
+
+
+def _reason(error: Exception, lines: list[str]) -> str:
+    text = lines[0] if lines else ""
+    if "UNRESOLVED_COLUMN" in text:
+        missing = re.search(r"with name `(.+?)` cannot be resolved", text)
+        if missing:
+            return f"no column named {missing[1]!r}"
+    return f"the function fails with {type(error).__name__}"
+
+
+def _need_frame(frame: Any, label: str, kind: str) -> Frame:
+    if not (hasattr(frame, "isStreaming") and hasattr(frame, "schema")):
+        raise ConfigError(
+            f"{label}: the function gives no DataFrame",
+            detail=f"It gives {type(frame).__name__}.",
+            hint=f"It is {kind}.",
+        )
+    return frame
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+
+
+def arrow_type(spark_type: str) -> pa.DataType | None:
+    """The Arrow type that `toArrow` gives for a Spark type; None if state cannot hold it."""
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    return _ARROW.get(spark_type)
+
+
+def spark_type(type_: pa.DataType) -> str:
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    return _SPARK[type_]
+
+
+def types_of(frame: Frame) -> dict[str, str]:
+    """Column -> Spark type, as SQL writes it."""
+    return {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+
+
+def arrow_schema(frame: Frame, columns: Sequence[str], operator: str) -> pa.Schema:
+    """The Arrow schema of these columns (all nullable), if an operator can hold them."""
+    types = types_of(frame)
+    fields = []
+    for name in columns:
+        type_ = arrow_type(types[name])
+        if type_ is None:
+            raise ConfigError(
+                f"{operator}: column {name!r} has a type that cannot be held",
+                detail=f"It is {types[name]}.",
+                hint="Take a part of it, or cast it to boolean, a number, date, timestamp, string or binary, in a map.",
+            )
+        fields.append(pa.field(name, type_))
+    return pa.schema(fields)
+
+
+def empty_stream(spark: Session, schema: pa.Schema) -> Frame:
+    """A streaming DataFrame of this schema, for analysis only: rows of an operator that does not run yet."""
+    columns = [f"cast(null as {spark_type(f.type)}) as {quoted(f.name)}" for f in schema]
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    return source.selectExpr(*columns)

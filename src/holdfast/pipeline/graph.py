@@ -1,0 +1,142 @@
+"""A pipeline as the user wrote it: nodes that know their parents. Data only; `api.py` makes it, `layout.py` reads it.
+
+Nodes are numbered in the order in which they were made, which is why the same file always gives the same plan, and
+each one knows the line that made it, which is what an error names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+#: A DataFrame, a SparkSession, a DataStreamWriter: this package never imports pyspark, it is handed what it needs.
+Frame = Any
+Session = Any
+Writer = Any
+
+
+@dataclass(eq=False, kw_only=True)
+class Node:
+    number: int
+    #: File and line of the call.
+    where: str
+
+
+@dataclass(eq=False, kw_only=True)
+class Source(Node):
+    read: Callable[[Session], Frame]
+    event_time: str
+    delay_us: int
+    name: str | None
+    idle_ns: int
+    trigger_ms: int
+    late_to: str
+    #: What `verify` reads instead, if it cannot find out itself.
+    batch: Callable[[Session], Frame] | None
+
+    @property
+    def label(self) -> str:
+        return f"read {self.name or ''}".strip() + f" ({self.where})"
+
+
+@dataclass(eq=False, kw_only=True)
+class Step(Node):
+    """A map or a filter: a function from DataFrame to DataFrame, without state."""
+
+    parent: Node
+    kind: str
+    apply: Callable[[Frame], Frame]
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} ({self.where})"
+
+
+@dataclass(eq=False, kw_only=True)
+class UnionOf(Node):
+    parents: tuple[Node, ...]
+
+    @property
+    def label(self) -> str:
+        return f"union ({self.where})"
+
+
+@dataclass(frozen=True)
+class AggCall:
+    """An aggregate as a user writes it: `hf.sum("bytes")`."""
+
+    function: str
+    column: str | None = None
+    ignore_nulls: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Stateful(Node):
+    name: str
+    shards: int
+    mode: str
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False, kw_only=True)
+class Aggregate(Stateful):
+    parent: Node
+    #: Microseconds, or rows of a key (`counted`).
+    size: int
+    step: int
+    counted: bool
+    by: tuple[str, ...]
+    aggs: dict[str, AggCall]
+    overflow: str
+
+
+@dataclass(eq=False, kw_only=True)
+class JoinOf(Stateful):
+    left: Node
+    right: Node
+    on: tuple[tuple[str, str], ...]
+    how: str
+    #: (after_us, before_us), or None: both in the same window of `window_us`.
+    within: tuple[int, int] | None
+    window_us: int
+    where_sql: str
+
+
+@dataclass(eq=False, kw_only=True)
+class Sink(Node):
+    parent: Node
+    name: str
+    write: Callable[[Frame], Writer]
+    #: What `verify` reads as the content of the sink, if it cannot find out itself.
+    result: Callable[[Session], Frame] | None
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass
+class Graph:
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, node: Any) -> Any:
+        self.nodes.append(node)
+        return node
+
+    def of(self, kind: type) -> list[Any]:
+        return [n for n in self.nodes if isinstance(n, kind)]
+
+
+def parents_of(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Step() | Aggregate() | Sink():
+            return (node.parent,)
+        case UnionOf():
+            return node.parents
+        case JoinOf():
+            return (node.left, node.right)
+    return ()

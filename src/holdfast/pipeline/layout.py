@@ -1,0 +1,264 @@
+"""From the user's graph to stages, operators and edges. Pure: no Spark, no schemas, nothing applied.
+
+A **branch** is a root (a source or a stateful operator) and the stateless steps after it, in a line. Unions vanish: a
+step after a union is the same step after each of its parts, so that what reaches an operator's input is a list of
+branches. Then
+
+    a branch from a source                    is a source stage
+    a branch from an operator, with steps     is a between stage, which reads that operator
+    a branch from an operator, without        is a direct edge, unit to unit
+
+Two operators that take the same branch share its stage. The same branch twice into one operator (a self-join, a union
+with itself) makes two stages, since a stage has one edge to each unit. A sink is one stage, whatever its branches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.errors import ConfigError
+from holdfast.model.ids import stage_edge, unit_edge
+from holdfast.model.plan import unit_id
+from holdfast.model.topology import ReaderSpec, StageSpec, Topology, UnitSpec
+from holdfast.pipeline.api import Pipeline
+from holdfast.pipeline.graph import Aggregate, JoinOf, Node, Sink, Source, Stateful, Step, UnionOf, parents_of
+
+#: The event time of an aggregate's output: its window's last microsecond.
+WINDOW_TIME = "window_time"
+WINDOW_END = "window_end"
+
+
+@dataclass(frozen=True)
+class Branch:
+    root: Source | Stateful
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def direct(self) -> bool:
+        return isinstance(self.root, Stateful) and not self.steps
+
+    @property
+    def event_time(self) -> str:
+        return self.root.event_time if isinstance(self.root, Source) else WINDOW_TIME
+
+    @property
+    def label(self) -> str:
+        return " -> ".join(n.label for n in (self.root, *self.steps))
+
+
+@dataclass
+class Stage:
+    id: str
+    kind: str
+    #: One branch, unless it is a sink that several operators reach.
+    branches: tuple[Branch, ...]
+    #: (operator, number of its input).
+    feeds: list[tuple[str, int]] = field(default_factory=list)
+    sink: Sink | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        names = (b.root.name for b in self.branches if isinstance(b.root, Stateful))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def source(self) -> Source:
+        root = self.branches[0].root
+        assert isinstance(root, Source)
+        return root
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of an operator: from one stage or one operator. A join's right side has side 1."""
+
+    side: int
+    #: Stage id, or name of the operator that feeds it directly.
+    source: str
+    branch: Branch
+    #: Columns it is cut by.
+    by: tuple[str, ...]
+
+
+@dataclass
+class Operator:
+    node: Stateful
+    inputs: list[Input] = field(default_factory=list)
+    #: Operators that it feeds directly: (operator, number of its input).
+    feeds: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def shards(self) -> int:
+        return self.node.shards
+
+
+@dataclass
+class Layout:
+    operators: dict[str, Operator]
+    stages: dict[str, Stage]
+
+    def port(self, producer: str, feed: tuple[str, int], shard: int) -> int:
+        """Port of a unit on which the rows for one shard of a consumer leave; port 0 carries everything."""
+        port = 1
+        for other in self.operators[producer].feeds:
+            if other == feed:
+                return port + shard
+            port += self.operators[other[0]].shards
+        raise KeyError(feed)
+
+    def topology(self, query: str) -> Topology:
+        units = [self._unit(op, shard) for op in self.operators.values() for shard in range(op.shards)]
+        stages, readers = [], []
+        for stage in self.stages.values():
+            delay_us, idle_ns = 0, 1 << 60
+            if stage.kind == "source":
+                delay_us, idle_ns = stage.source.delay_us, stage.source.idle_ns
+            fed = [unit_id(name, i) for name, _ in stage.feeds for i in range(self.operators[name].shards)]
+            stages.append(
+                StageSpec(id=stage.id, units=tuple(fed), query=query, delay_ns=delay_us, idle_ns=idle_ns, tick_ns=1_000)
+            )
+            if stage.reads:
+                edges = [unit_edge(unit_id(n, i)) for n in stage.reads for i in range(self.operators[n].shards)]
+                readers.append(ReaderSpec(id=stage.id, edges=tuple(edges)))
+        return Topology(units=tuple(units), stages=tuple(stages), readers=tuple(readers))
+
+    def _unit(self, op: Operator, shard: int) -> UnitSpec:
+        unit = unit_id(op.name, shard)
+        inputs = [edge for number in range(len(op.inputs)) for edge in self.edges_into(op, number, shard)]
+        ports = 1 + sum(self.operators[name].shards for name, _ in op.feeds)
+        return UnitSpec(
+            id=unit, inputs=tuple(sorted(inputs)), outputs=tuple(unit_edge(unit, port) for port in range(ports))
+        )
+
+    def edges_into(self, op: Operator, number: int, shard: int) -> list[str]:
+        """Edges of one input of one unit."""
+        source = op.inputs[number].source
+        if source in self.stages:
+            return [stage_edge(source, unit_id(op.name, shard))]
+        port = self.port(source, (op.name, number), shard)
+        return [unit_edge(unit_id(source, i), port) for i in range(self.operators[source].shards)]
+
+
+def branches_of(node: Node) -> list[Branch]:
+    """The branches that arrive at a node's output, in the order in which they were written."""
+    match node:
+        case Source() | Stateful():
+            return [Branch(node)]
+        case Step():
+            return [Branch(b.root, (*b.steps, node)) for b in branches_of(node.parent)]
+        case UnionOf():
+            return [branch for parent in node.parents for branch in branches_of(parent)]
+    raise TypeError(node)
+
+
+def lay_out(pipeline: Pipeline) -> Layout:
+    """The stages and operators of a pipeline. Errors are of the graph itself: loose ends, what cannot be joined up."""
+    _check_ends(pipeline)
+    graph = pipeline.graph
+    operators = {node.name: Operator(node) for node in graph.of(Stateful)}
+    layout = Layout(operators, {})
+    taken = {*operators, *(sink.name for sink in graph.of(Sink))}
+    found: dict[tuple[Branch, int], Stage] = {}
+    for operator in operators.values():
+        _lay_inputs(operator, layout, found, taken)
+    for sink in graph.of(Sink):
+        branches = tuple(branches_of(sink.parent))
+        _check_sink(sink, branches)
+        layout.stages[sink.name] = Stage(sink.name, "sink", branches, sink=sink)
+    return layout
+
+
+def _lay_inputs(operator: Operator, layout: Layout, found: dict[tuple[Branch, int], Stage], taken: set[str]) -> None:
+    """Join an operator up with what feeds it."""
+    seen: dict[Branch, int] = {}
+    for side, (parent, by) in enumerate(_sides(operator.node)):
+        for branch in branches_of(parent):
+            _check_windowable(operator, branch)
+            number = len(operator.inputs)
+            if branch.direct:
+                source = branch.root.name or ""
+                layout.operators[source].feeds.append((operator.name, number))
+            else:
+                again = seen.get(branch, 0)  # the same branch once more into the same operator: a stage of its own
+                seen[branch] = again + 1
+                stage = found.get((branch, again))
+                if stage is None:
+                    kind = "source" if isinstance(branch.root, Source) else "between"
+                    stage = Stage(_stage_name(operator, side, branch, taken), kind, (branch,))
+                    found[(branch, again)] = stage
+                    layout.stages[stage.id] = stage
+                stage.feeds.append((operator.name, number))
+                source = stage.id
+            operator.inputs.append(Input(side, source, branch, by))
+
+
+def _sides(node: Stateful) -> list[tuple[Node, tuple[str, ...]]]:
+    if isinstance(node, JoinOf):
+        return [(node.left, tuple(a for a, _ in node.on)), (node.right, tuple(b for _, b in node.on))]
+    assert isinstance(node, Aggregate)
+    return [(node.parent, node.by)]
+
+
+def _stage_name(operator: Operator, side: int, branch: Branch, taken: set[str]) -> str:
+    suffix = ("left", "right")[side] if isinstance(operator.node, JoinOf) else "in"
+    base = f"{operator.name}_{suffix}"
+    if isinstance(branch.root, Source) and branch.root.name:
+        base = branch.root.name
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    taken.add(name)
+    return name
+
+
+def _check_ends(pipeline: Pipeline) -> None:
+    nodes = pipeline.graph.nodes
+    if not pipeline.graph.of(Source):
+        raise ConfigError(f"pipeline {pipeline.name!r} reads nothing", hint="Begin with pipeline.read(...).")
+    if not pipeline.graph.of(Sink):
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} has no sink",
+            detail="Nobody would see its results.",
+            hint='End with .write(lambda df: df.writeStream.format("parquet").option("path", "out/")).',
+        )
+    used = {id(parent) for node in nodes for parent in parents_of(node)}
+    for node in nodes:
+        if not isinstance(node, Sink) and id(node) not in used:
+            label = f"operator {node.name}" if isinstance(node, Stateful) else getattr(node, "label", "?")
+            raise ConfigError(
+                f"{label}: nobody uses its result",
+                detail=f"Made at {node.where}.",
+                hint="End it with .write(...), or take it out.",
+            )
+
+
+def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
+    for branch in branches:
+        if isinstance(branch.root, Source):
+            raise ConfigError(
+                f"{sink.name}: nothing stateful stands between {branch.root.label} and this sink",
+                detail=f"Written at {sink.where}.",
+                hint="Spark alone runs that exactly once; Holdfast protects windows and joins.",
+            )
+
+
+def _check_windowable(operator: Operator, branch: Branch) -> None:
+    """Whether what an operator gives out has an event time that its watermark covers."""
+    root = branch.root
+    if isinstance(root, JoinOf):
+        raise ConfigError(
+            f"{operator.name}: the result of join {root.name} cannot be windowed or joined again yet",
+            detail="A pair may be as old as the join reaches back, which its watermark does not say.",
+            hint="Write the join's result, and read it again in a pipeline of its own.",
+        )
+    if isinstance(root, Aggregate) and root.counted:
+        raise ConfigError(
+            f"{operator.name}: the result of count windows {root.name} has no event time",
+            detail="Windows of rows begin and end with a row, not at a time.",
+            hint="Write it, or use windows of time.",
+        )

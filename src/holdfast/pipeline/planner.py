@@ -1,0 +1,335 @@
+"""A pipeline's plan: the layout, with schemas from Spark and everything checked. Planning starts nothing.
+
+The same file always gives the same plan, under the same ids: a stage's child plans again and finds its functions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from holdfast.errors import ConfigError
+from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
+from holdfast.operators import WindowAggregate, build
+from holdfast.pipeline import checks
+from holdfast.pipeline.api import Pipeline
+from holdfast.pipeline.frames import (
+    apply_steps,
+    arrow_schema,
+    combine,
+    empty_stream,
+    source_frame,
+    types_of,
+    with_event_time,
+)
+from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Session
+from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Input, Layout, Operator, Stage, lay_out
+
+#: By this column a batch of partial aggregates is told from one of rows.
+PANE_START = "pane_start"
+
+
+def plan(pipeline: Pipeline, spark: Session, *, query: str | None = None) -> Plan:
+    """Plan a pipeline, or say in a ConfigError what is wrong with it. What only deserves a warning goes to
+    `pipeline.warnings`. `query` is the identity of a deployment; if not given, it is derived from the plan."""
+    return Planner(pipeline, spark).plan(query)
+
+
+@dataclass
+class Planner:
+    pipeline: Pipeline
+    spark: Session
+    layout: Layout = field(init=False)
+    operators: dict[str, OperatorPlan] = field(default_factory=dict)
+    #: Schema of what each operator gives out.
+    outputs: dict[str, pa.Schema] = field(default_factory=dict)
+    sinks: dict[str, checks.SinkFacts] = field(default_factory=dict)
+    #: Rows of each stage, as analysed.
+    frames: dict[str, Frame] = field(default_factory=dict)
+
+    def plan(self, query: str | None = None) -> Plan:
+        self.layout = lay_out(self.pipeline)
+        self.pipeline.warnings.clear()
+        for operator in self.layout.operators.values():  # in the order of the file: what feeds one comes before it
+            self.operators[operator.name] = self._operator(operator)
+        for stage in self.layout.stages.values():
+            if stage.kind == "sink":
+                self._sink(stage)
+        self._feeds()
+        operators = tuple(self.operators.values())
+        stages = tuple(self._stage(stage) for stage in self.layout.stages.values())
+        query = query or _identity(self.pipeline.name, operators, stages)
+        return Plan(
+            pipeline=self.pipeline.name,
+            query=query,
+            topology=self.layout.topology(query),
+            operators=operators,
+            stages=stages,
+        )
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def _frame(self, stage: Stage) -> Frame:
+        if stage.id in self.frames:
+            return self.frames[stage.id]
+        if stage.kind == "source":
+            source = stage.source
+            root = source_frame(source, self.spark)
+            if not root.isStreaming:
+                raise ConfigError(
+                    f"{source.label}: the source is no stream",
+                    hint="Use spark.readStream; tables to look things up in belong into a map.",
+                )
+            checks.check_plan(root, source.label)
+            frame = apply_steps(root, stage.branches[0].steps)
+        else:
+            roots = [empty_stream(self.spark, self.outputs[b.root.name or ""]) for b in stage.branches]
+            self._check_alike(stage, roots)
+            frame = combine(stage, roots)
+        for branch in stage.branches:
+            if branch.steps:
+                checks.check_plan(frame, branch.steps[-1].label)
+        if not frame.isStreaming:
+            raise ConfigError(
+                f"{stage.branches[0].steps[-1].label}: the function drops the stream",
+                detail="Its result is no longer a streaming DataFrame.",
+                hint="Transform the DataFrame that is given to it.",
+            )
+        self.frames[stage.id] = frame
+        return frame
+
+    def _check_alike(self, stage: Stage, roots: list[Frame]) -> None:
+        kinds = [types_of(apply_steps(r, b.steps)) for r, b in zip(roots, stage.branches, strict=True)]
+        for other in kinds[1:]:
+            _same_schema(stage.id, kinds[0], other)
+
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def _operator(self, operator: Operator) -> OperatorPlan:
+        node = operator.node
+        inputs = [self._input(operator, given) for given in operator.inputs]
+        _check_sides(operator, inputs)
+        if isinstance(node, JoinOf):
+            inputs = _renamed(inputs, node)
+            kind, settings = "join", _join_settings(node, inputs)
+        else:
+            assert isinstance(node, Aggregate)
+            kind, settings = _aggregate_settings(node)
+        made = OperatorPlan(
+            name=node.name,
+            kind=kind,
+            shards=node.shards,
+            mode=node.mode,
+            inputs=tuple(inputs),
+            settings=settings,
+            output=b"",
+        )
+        built = build(made)  # refuses what cannot be held, and knows the types of the results
+        self.outputs[node.name] = built.output_schema
+        if isinstance(built, WindowAggregate) and not built.program.needs_rows():
+            fed = [msgspec.structs.replace(i, partial=i.source in self.layout.stages) for i in inputs]
+            made = msgspec.structs.replace(made, inputs=tuple(fed))
+        return msgspec.structs.replace(made, output=_ipc(built.output_schema))
+
+    def _input(self, operator: Operator, given: Input) -> InputPlan:
+        branch = given.branch
+        if branch.direct:
+            frame = empty_stream(self.spark, self.outputs[given.source])
+        else:
+            frame = self._frame(self.layout.stages[given.source])
+        timed = with_event_time(frame, branch)
+        needed = self._needed(operator, given, list(timed.columns))
+        _check_columns(operator, timed, needed)
+        _check_event_time(operator, timed, branch)
+        if branch.direct:
+            needed = list(frame.columns)  # a unit sends what it has; `window_time` is derived where it arrives
+        return InputPlan(
+            source=given.source,
+            schema=_ipc(arrow_schema(timed, needed, operator.name)),
+            by=given.by,
+            event_time=branch.event_time,
+            side=given.side,
+        )
+
+    def _needed(self, operator: Operator, given: Input, columns: list[str]) -> list[str]:
+        """Columns that cross the edge."""
+        node = operator.node
+        if not isinstance(node, Aggregate):
+            time = [] if given.branch.event_time in columns else [given.branch.event_time]
+            return [*columns, *time, *(c for c in given.by if c not in columns)]
+        values = (call.column for call in node.aggs.values() if call.column is not None)
+        return list(dict.fromkeys([given.branch.event_time, *node.by, *values]))
+
+    def _feeds(self) -> None:
+        for operator in self.layout.operators.values():
+            feeds = []
+            for name, number in operator.feeds:
+                other = self.layout.operators[name]
+                feeds.append((name, number, other.shards, other.inputs[number].by))
+            made = self.operators[operator.name]
+            self.operators[operator.name] = msgspec.structs.replace(made, feeds=tuple(feeds))
+
+    # -- stages ---------------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage) -> StagePlan:
+        if stage.kind != "source":
+            event_time = WINDOW_TIME if stage.kind == "between" else ""
+            return StagePlan(
+                id=stage.id, kind=stage.kind, reads=stage.reads, feeds=tuple(stage.feeds), event_time=event_time
+            )
+        source = stage.source
+        return StagePlan(
+            id=stage.id,
+            kind=stage.kind,
+            feeds=tuple(stage.feeds),
+            delay_us=source.delay_us,
+            idle_ns=source.idle_ns,
+            trigger_ms=source.trigger_ms,
+            event_time=source.event_time,
+            late_to=source.late_to,
+        )
+
+    def _sink(self, stage: Stage) -> None:
+        sink = stage.sink
+        assert sink is not None
+        frame = self._frame(stage)
+        with checks.nothing_starts(frame, sink.name):
+            try:
+                writer = sink.write(frame)
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise ConfigError(
+                    f"{sink.name}: the writer fails with {type(error).__name__}",
+                    detail=(str(error).splitlines() or [""])[0],
+                    hint=f"The function of write at {sink.where} is DataFrame -> DataStreamWriter.",
+                ) from error
+        facts = checks.check_writer(writer, sink)
+        if facts.doubt:
+            self.pipeline.warnings.append(
+                f"{sink.name}: sink {facts.format!r} may hold rows twice after a failure ({facts.doubt}); "
+                "files, Delta, or a foreachBatch that is idempotent by batch id would not"
+            )
+        self.sinks[stage.id] = facts
+
+
+def _identity(name: str, operators: tuple[OperatorPlan, ...], stages: tuple[StagePlan, ...]) -> str:
+    content = msgspec.msgpack.encode((name, operators, stages))
+    return f"{name}-{xxhash.xxh3_64_hexdigest(content)}"
+
+
+def _ipc(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes()
+
+
+# -- checks of one operator -------------------------------------------------------------------------------------------
+
+
+def _check_columns(operator: Operator, frame: Frame, needed: list[str]) -> None:
+    columns = list(frame.columns)
+    doubled = sorted({c for c in columns if columns.count(c) > 1})
+    if doubled:
+        raise ConfigError(
+            f"{operator.name}: two columns are named {doubled[0]!r}", hint="Rename or drop one of them in a map."
+        )
+    if PANE_START in needed:
+        raise ConfigError(f"{operator.name}: a column may not be named {PANE_START!r}", hint="Rename it in a map.")
+    for name in needed:
+        if name in columns or name == WINDOW_TIME:
+            continue
+        near = difflib.get_close_matches(name.lower(), [c.lower() for c in columns], 1)
+        close = next((c for c in columns if near and c.lower() == near[0]), None)
+        raise ConfigError(
+            f"{operator.name}: no column named {name!r}",
+            detail=f"The input has {', '.join(columns)}.",
+            hint=f"Did you mean {close!r}? Names are case-sensitive." if close else "Names are case-sensitive.",
+        )
+
+
+def _check_event_time(operator: Operator, frame: Frame, branch: Branch) -> None:
+    name = branch.event_time
+    types = types_of(frame)
+    if name not in types:
+        lost = WINDOW_END if name == WINDOW_TIME else name
+        raise ConfigError(
+            f"{operator.name}: no event time",
+            detail=f"Column {lost!r} is not in its input, which has {', '.join(types)}.",
+            hint=f"Keep {lost!r} in {branch.label}.",
+        )
+    if types[name] != "timestamp":
+        raise ConfigError(
+            f"{operator.name}: event time {name!r} is no timestamp",
+            detail=f"It is {types[name]}.",
+            hint=f"Cast it in a map: df.withColumn({name!r}, ...cast('timestamp')).",
+        )
+
+
+def _check_sides(operator: Operator, inputs: list[InputPlan]) -> None:
+    """What a union brings together must be alike: columns, types, and the event time."""
+    for one in inputs:
+        first = next(i for i in inputs if i.side == one.side)
+        _same_schema(operator.name, _types(first), _types(one))
+        if one.event_time != first.event_time:
+            raise ConfigError(
+                f"{operator.name}: the union has two event times",
+                detail=f"{first.event_time!r} of {first.source} and {one.event_time!r} of {one.source}.",
+                hint="Give both the same column, in a map before the union.",
+            )
+
+
+def _types(given: InputPlan) -> dict[str, str]:
+    schema = pa.ipc.read_schema(pa.py_buffer(given.schema))
+    return {f.name: str(f.type) for f in schema}
+
+
+def _same_schema(name: str, first: dict[str, str], other: dict[str, str]) -> None:
+    if set(first.items()) == set(other.items()):
+        return
+    apart = sorted({c for c in (*first, *other) if first.get(c) != other.get(c)})
+    raise ConfigError(
+        f"{name}: a union of different schemas",
+        detail="; ".join(f"{c!r} is {first.get(c, 'missing')} and {other.get(c, 'missing')}" for c in apart),
+        hint="Select and cast the same columns in a map before the union.",
+    )
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def _aggregate_settings(node: Aggregate) -> tuple[str, dict]:
+    settings: dict = {
+        "by": list(node.by),
+        "aggs": {name: [call.function, call.column, call.ignore_nulls] for name, call in node.aggs.items()},
+        "overflow": node.overflow,
+    }
+    if node.counted:
+        return "count_window", {"size": node.size, "step": node.step, **settings}
+    return "aggregate", {"size_us": node.size, "step_us": node.step, **settings}
+
+
+def _renamed(inputs: list[InputPlan], node: JoinOf) -> list[InputPlan]:
+    """Columns of the right side whose names the left one has: `right_` goes before them."""
+
+    def names(side: int) -> list[str]:
+        given = next(i for i in inputs if i.side == side)
+        columns = list(_types(given))
+        return columns if given.event_time in columns else [*columns, given.event_time]
+
+    left, right = names(0), names(1)
+    rename = {c: f"right_{c}" for c in right if c in left}
+    return [msgspec.structs.replace(i, rename=rename) if i.side == 1 else i for i in inputs]
+
+
+def _join_settings(node: JoinOf, inputs: list[InputPlan]) -> dict:
+    rename = next(i for i in inputs if i.side == 1).rename
+    window = {"within": list(node.within)} if node.within is not None else {"same_window": node.window_us}
+    return {
+        "on": [[a, rename.get(b, b)] for a, b in node.on],
+        "how": node.how,
+        "where": node.where_sql,
+        **window,
+    }
