@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.model.plan import Plan, StagePlan
-from holdfast.spark.hand_over import Fenced, HandOver, Stopped
+from holdfast.spark.hand_over import Fenced, Stopped
 from holdfast.spark.reasons import Reason
 
 LOOK_S = 0.1
@@ -166,12 +166,11 @@ def main() -> None:
     try:
         code = Child(order, mouth, ears).run()
     except Fenced as error:
-        mouth.say("failed", stage=order["stage"], reason="fenced", what=error.what, detail=error.detail, hint=error.hint)
+        mouth.say("failed", **Reason(order["stage"], error).fields())
         code = FENCED
     except BaseException as error:
         traceback.print_exc()
-        why = Reason(order["stage"], error)
-        mouth.say("failed", stage=order["stage"], reason=why.kind, what=why.what, detail=why.detail, hint=why.hint)
+        mouth.say("failed", **Reason(order["stage"], error).fields())
         code = STOPPED if ears.stop.is_set() else DIED
     sys.stderr.flush()
     os._exit(code)  # the JVM ends with our stdin to it; its shutdown hooks are not waited for

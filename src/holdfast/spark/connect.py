@@ -1,7 +1,7 @@
 """How a Spark process reaches the nodes of a running pipeline: endpoints, secret, plan and record.
 
-All of it comes from the run's directory (`run.json`, `plan.json`), or from endpoints and a secret file, then the plan is
-asked from a node. A `Run` is plain data: it goes with tasks to executors, where it says which file holds the secret,
+All of it comes from the run's directory (`run.json`, `plan.json`), or from endpoints and a secret file: then a node is
+asked for the plan. A `Run` is plain data: it goes with tasks to executors, where it says which file holds the secret,
 never the secret itself.
 """
 
@@ -40,7 +40,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def run_of(options: Mapping[str, str]) -> Run:
     """From the options of the data source: `run`, or `endpoints` and `secret_file` (and `tls`)."""
     path = options.get("run", "")
-    if path:
+    if path and not options.get("endpoints"):
         file = Path(path) / "run.json" if Path(path).is_dir() else Path(path)
         try:
             found = json.loads(file.read_text())
@@ -58,7 +58,7 @@ def run_of(options: Mapping[str, str]) -> Run:
     if not options.get("endpoints") or not options.get("secret_file"):
         raise ConfigError(
             'format("holdfast"): which run?',
-            hint='Give .option("run", <directory of the run>), or "endpoints" (n0=grpc://host:port,…) and "secret_file".',
+            hint='Give .option("run", <its directory>), or "endpoints" (n0=grpc://host:port,…) and "secret_file".',
         )
     return Run(
         endpoints=_endpoints(options["endpoints"]),

@@ -36,7 +36,6 @@ from pyspark.sql.types import StructType
 from holdfast.core.reader import Reader
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
-from holdfast.model.config import Config
 from holdfast.model.ids import Edge, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.topology import ReaderSpec
@@ -44,7 +43,7 @@ from holdfast.runtime.driver import MachineLoop
 from holdfast.runtime.transport import Peer
 from holdfast.spark.connect import Run, plan_of, run_of
 from holdfast.spark.fetch import Gone, Order, Piece, fetch
-from holdfast.spark.hand_over import ask_record
+from holdfast.spark.hand_over import ask_config, ask_record
 
 #: One task reads so many rows at least: starting a task costs more than reading a few rows.
 TASK_ROWS_MIN = 50_000
@@ -52,8 +51,6 @@ TASK_ROWS_MIN = 50_000
 POLL_S = 0.1
 #: Without rows, a batch is planned after so long, so that positions can be acknowledged.
 EMPTY_S = 2.0
-#: The reader asks for more after half of these elements; less than what nodes send ahead (`credit`).
-CREDIT = 20_000
 
 Offset = dict[Edge, list[int]]
 
@@ -251,14 +248,15 @@ class Follower:
         spec = ReaderSpec(id=settings.consumer, edges=edges_of(operator), leased=not settings.epoch)
         self._changed = threading.Event()
         self._loop: MachineLoop | None = None
-        self.peer = Peer(f"{settings.consumer}.{settings.stream}@{settings.epoch}", run.endpoints, run.security(), self._hear)
+        address = f"{settings.consumer}.{settings.stream}@{settings.epoch}"
+        self.peer = Peer(address, run.endpoints, run.security(), self._hear)
         record = ask_record(self.peer, run.names, _silent)
         positions = {edge: position for edge, (position, _) in start.items()}
         machine = Reader(
             spec,
             settings.epoch,
             plan.topology,
-            Config(credit_max=CREDIT),
+            ask_config(self.peer, run.names),
             record,
             positions,
             time.monotonic_ns(),

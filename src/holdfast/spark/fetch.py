@@ -21,7 +21,8 @@ from holdfast.spark.connect import Run, caller_of
 FETCH_S_MAX = 60.0
 #: How long a node may keep one fetch waiting for rows that its unit has yet to make again.
 NODE_WAIT_S = 5.0
-_records: dict[bytes, Record] = {}
+#: The newest record this process knows, by run.
+_records: dict[bytes, Record | None] = {}
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,4 +94,4 @@ def _newest(caller: Caller, run: Run, known: Record | None) -> Record | None:
             continue
         if known is None or found.version > known.version:
             known = found
-    return known  # pyright: ignore[reportReturnType]
+    return known

@@ -66,6 +66,16 @@ def ask_record(peer: Peer, names: list[Name], say: Say, limit_s: float = RECORD_
     )
 
 
+def ask_config(peer: Peer, names: list[Name]) -> Config:
+    """The settings that the nodes run with: times and credits must be alike on both sides."""
+    for name in names:
+        try:
+            return msgspec.convert(peer.call(name, "config"), Config)
+        except (HoldfastError, msgspec.MsgspecError):
+            continue
+    return Config()
+
+
 class HandOver:
     """One life of a stage's driver."""
 
@@ -80,7 +90,8 @@ class HandOver:
         self._loop: MachineLoop | None = None
         self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received)
         record = ask_record(self.peer, sorted(endpoints), say)
-        driver = StageDriver(plan.topology.stage[stage], epoch, Config(), record, time.monotonic_ns())
+        config = ask_config(self.peer, sorted(endpoints))
+        driver = StageDriver(plan.topology.stage[stage], epoch, config, record, time.monotonic_ns())
         self._loop = MachineLoop(
             driver,
             self.peer.send,

@@ -17,6 +17,7 @@ class Reason:
     """`what` is one line; `detail` the file, column or Spark's own words."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
+        self.stage = stage
         self.kind = type(error).__name__
         if isinstance(error, HoldfastError):
             self.what, self.detail, self.hint = error.what, error.detail, error.hint
@@ -34,6 +35,10 @@ class Reason:
             self.what = f"stage {stage}: its query failed"
         column = _COLUMN.search(text)
         self.detail = said[:500] + (f" (column {column[1]!r})" if column and column[1] not in said else "")
+
+    def fields(self) -> dict[str, str]:
+        """For an event."""
+        return {"stage": self.stage, "reason": self.kind, "what": self.what, "detail": self.detail, "hint": self.hint}
 
 
 def _text(error: BaseException) -> str:

@@ -27,8 +27,11 @@ WARM_S_MAX = 60.0
 
 
 class Role(Protocol):
-    query: Any
-    failure: BaseException | None
+    @property
+    def query(self) -> Any: ...
+
+    @property
+    def failure(self) -> BaseException | None: ...
 
     def warm_up(self, scratch: Path) -> None:
         """Run the very plan once, handing nothing over: a driver that did so starts within a second."""
@@ -80,7 +83,11 @@ def _source(directory: Path) -> Path:
     told = directory / "source.txt"
     original = Path(told.read_text().strip()) if told.exists() else None
     copy = directory / "pipeline.py"
-    if original is not None and original.is_file() and (not copy.exists() or original.read_bytes() == copy.read_bytes()):
+    if (
+        original is not None
+        and original.is_file()
+        and (not copy.exists() or original.read_bytes() == copy.read_bytes())
+    ):
         return original
     return copy
 
@@ -153,9 +160,7 @@ class Writing:
     def warm_up(self, scratch: Path) -> None:
         """The sink's plan over rows of nobody: sink files of the user's are not touched."""
         base = self.base
-        frames = {
-            name: empty_stream(base.spark, _schema(base.plan, name)) for name in base.stage.reads
-        }
+        frames = {name: empty_stream(base.spark, _schema(base.plan, name)) for name in base.stage.reads}
         frame = stage_function(base.pipeline, base.stage.id)(frames)
         _warm(frame.writeStream.foreachBatch(lambda batch, number: batch.limit(10).toArrow()), scratch, base.say)
 

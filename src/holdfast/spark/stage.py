@@ -28,7 +28,7 @@ from holdfast.spark.late import LateRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 #: A source that never runs dry: so long is read on after `finish`, then the stage ends where it stands.
 FINISH_S_MAX = 60.0
@@ -199,7 +199,7 @@ class FeedingStage:
             "numLateRows": made.late.num_rows if made.late is not None else 0,
             "numRowsWithoutTime": made.without_time,
             "processedRowsPerSecond": round(made.rows / total, 1) if total else 0.0,
-            "durationMs": {**{k: round(1000 * v, 1) for k, v in durations.items()}, "triggerExecution": round(1000 * total)},
+            "durationMs": {k: round(1000 * v, 1) for k, v in {**durations, "triggerExecution": total}.items()},
             "eventTime": {"max": _stamp(made.max_us), "watermark": _stamp(to_micros(self.hand_over.watermark))},
             "stateOperators": [],
         }
