@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -34,6 +36,7 @@ from .runs import RUNS, Run
 from .watch import cluster_status, status_view
 
 LOOK_S = 1.0
+WARM_LIMIT_S = 600
 
 
 class Options(msgspec.Struct, kw_only=True, frozen=True):
@@ -69,7 +72,12 @@ class LocalRun:
         self.nodes.stop()
 
 
-def start_run(file: Path, options: Options, tell: Callable[[str], None] = lambda line: None) -> LocalRun:
+def start_run(
+    file: Path,
+    options: Options,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
     """Plan, start the nodes, and leave `run.json` for the other commands."""
     if options.nodes < 1:
         raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
@@ -77,6 +85,8 @@ def start_run(file: Path, options: Options, tell: Callable[[str], None] = lambda
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
     shutil.copy2(file, directory / "pipeline.py")
+    tell("preparing kernels (compiled once on a machine, then loaded)")
+    _warm(directory)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
@@ -96,8 +106,17 @@ def start_run(file: Path, options: Options, tell: Callable[[str], None] = lambda
     )
     (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2))
     tell(f"starting {options.nodes} nodes")
-    nodes.start()
+    nodes.start(told)
     return LocalRun(run, plan, nodes, warnings)
+
+
+def _warm(directory: Path) -> None:
+    """Compile before the nodes start: several that compile the same at once would take several times as long."""
+    command = [sys.executable, "-m", "holdfast.runtime.warm", str(directory / "plan.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WARM_LIMIT_S, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
 
 
 def _make_directory(file: Path, options: Options) -> Path:
@@ -177,7 +196,7 @@ def run_command(
         if explain:
             _explain(file, as_json)
             return
-        started = start_run(file, options, lambda line: console.print(line, highlight=False))
+        started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
         try:
             _tell_start(started, console, as_json)
             finished = _watch(started, told, console, as_json)

@@ -66,6 +66,7 @@ class Actions:
         found["drivers"] = {
             stage: {"epoch": c.epoch, "pid": c.process.pid, "last": c.last} for stage, c in list(children.items())
         }
+        found["finished"] = sorted(process.children.done) if process.children else []
         found["pipeline"] = process.plan.pipeline if process.plan else ""
         found["pid"] = os.getpid()
         found["disk_full"] = bool(process.spill and process.spill.full)

@@ -60,7 +60,7 @@ class Probe:
         record: Record | None = None
         for name in names:
             answer: dict[str, Any] = self._peer.call(name, "status")
-            found = msgspec.msgpack.decode(self._peer.call_raw(name, "record"), type=Record)
+            found = msgspec.msgpack.decode(self._peer.caller.call_raw(name, "record"), type=Record)
             if record is None or found.version > record.version:
                 record = found
             for unit in answer["units"].values():
