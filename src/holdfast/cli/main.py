@@ -12,10 +12,18 @@ import typer
 
 from holdfast.errors import ConfigError, HoldfastError
 
+from .control import drain, stop
 from .prescribe import prescribe_command
+from .run import run_command
 from .sim import sim
+from .watch import events, status
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command("run")(run_command)
+app.command("status")(status)
+app.command("events")(events)
+app.command("drain")(drain)
+app.command("stop")(stop)
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 

@@ -172,7 +172,9 @@ class Host:
                     sealed = copy.paste(message)
                 except InvariantError:
                     raise
-                except HoldfastError as error:  # no answer: it comes again after a while, and then perhaps there is room
+                except (
+                    HoldfastError
+                ) as error:  # no answer: it comes again after a while, and then perhaps there is room
                     ready.notes.append(("paste-failed", message.unit, self.seat, str(error)))
                     return
                 for edge, block in sealed:

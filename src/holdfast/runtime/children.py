@@ -180,7 +180,9 @@ class Children:
                 event = str(news["event"])
             except (ValueError, KeyError, TypeError):
                 text = line[:200].decode(errors="replace").strip()
-                self._events.limited(("odd", child.stage), 5, "stage-odd", f"{child.stage} said: {text}", stage=child.stage)
+                self._events.limited(
+                    ("odd", child.stage), 5, "stage-odd", f"{child.stage} said: {text}", stage=child.stage
+                )
                 continue
             if event == "alive":
                 child.promised = True
@@ -198,7 +200,9 @@ class Children:
             stage, epoch = child.stage, child.epoch
             del self.children[stage]
             if child.told_to_stop or (child.finished and code == 0):
-                self._events.write("stage-end", f"The driver of {stage} has ended.", stage=stage, epoch=epoch, code=code)
+                self._events.write(
+                    "stage-end", f"The driver of {stage} has ended.", stage=stage, epoch=epoch, code=code
+                )
                 return
             young = time.monotonic() - child.started < YOUNG_S
             deaths = self._young_deaths.get(stage, 0) + 1 if young else 0

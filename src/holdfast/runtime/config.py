@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.config import Config
+from holdfast.runtime.links import host_port
 from holdfast.runtime.security import TlsFiles
 
 _TIME_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
@@ -128,16 +129,6 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             duration_ns(getattr(self, key), key)
         for key in ("state_limit", "page"):
             size_bytes(getattr(self, key), key)
-
-
-def host_port(endpoint: str, name: str) -> tuple[str, int]:
-    """grpc://host:port taken apart."""
-    found = re.fullmatch(r"grpc(?:\+tls)?://(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):([0-9]{1,5})", endpoint)
-    if found is None:
-        raise ConfigError(
-            f"endpoint of {name!r} cannot be used", detail=f"It is {endpoint!r}.", hint='Write "grpc://host:port".'
-        )
-    return found[1], int(found[2])
 
 
 def duration_ns(text: str, setting: str) -> int:

@@ -111,7 +111,9 @@ class Journal:
                 done += os.pwrite(self._file, raw[done:], self._size + done)
             os.fdatasync(self._file)
         except OSError as error:
-            self._on_full(f"The journal {self.path} cannot be written: {error.strerror}. The node waits and says nothing.")
+            self._on_full(
+                f"The journal {self.path} cannot be written: {error.strerror}. The node waits and says nothing."
+            )
             return False
         self._size += len(raw)
         return True

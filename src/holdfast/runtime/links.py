@@ -7,13 +7,15 @@ again while it still waits takes the place of the older one, so that a slow peer
 from __future__ import annotations
 
 import itertools
+import re
+import socket
 import threading
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
 from holdfast.runtime import wire
@@ -29,6 +31,9 @@ CHANNEL = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 10_000),
 ]
+
+#: What the opener of a stream says first, and what it hears when it was let in.
+KNOCK, WELCOME = b"knock", pa.py_buffer(b"welcome")
 
 OnMessage = Callable[[Address, Address, m.Message], None]
 #: (what happened, peer, text), for an event log.
@@ -103,7 +108,7 @@ class Outgoing:
                     return
                 waiting = self._pending.pop(next(iter(self._pending)))
             try:
-                raw = wire.encode(self.source, *waiting) if waiting else b""
+                raw = wire.encode(self.source, *waiting) if waiting else KNOCK
                 self._write(raw)
                 self.bytes += len(raw)
             except (pa.ArrowException, OSError, StopIteration):
@@ -125,9 +130,12 @@ class Link:
         security: Security,
         on_message: OnMessage,
         on_trouble: OnTrouble,
+        on_gone: Callable[[str], None] | None = None,
     ) -> None:
         self.name = name
         self.endpoint = endpoint
+        #: Told when a stream that was open has ended and nothing listens there any more.
+        self._on_gone = on_gone
         self._headers = security.headers(address, kind)
         self._options = security.client_options()
         self._on_message = on_message
@@ -182,16 +190,18 @@ class Link:
 
     def _read(self, reader: flight.FlightStreamReader) -> None:
         """What comes back on the same stream; and the news that it has ended."""
+        let_in = False
         try:
             while not self._closed.is_set():
                 raw = reader.read_chunk().app_metadata
+                let_in = True
                 self._backoff_s, self.refused = BACKOFF_MIN_S, ""
-                if raw is not None and len(raw):
+                if raw is not None and not raw.equals(WELCOME):
                     self._take(raw)
         except StopIteration:
             pass
         except flight.FlightUnauthenticatedError as error:
-            text = _first_line(error)
+            text = first_line(error)
             if text != self.refused and not self._closed.is_set():
                 self._on_trouble("refused", self.name, text)
             self.refused = text
@@ -199,6 +209,8 @@ class Link:
             pass
         if self._reader is reader:
             self._writer = None  # the next message opens a new one
+            if let_in and self._on_gone is not None and not self._closed.is_set() and _nobody_listens(self.endpoint):
+                self._on_gone(self.name)
 
     def _take(self, raw: pa.Buffer) -> None:
         try:
@@ -207,5 +219,26 @@ class Link:
             self._on_trouble("damaged", self.name, str(error))
 
 
-def _first_line(error: Exception) -> str:
+def _nobody_listens(endpoint: str) -> bool:
+    """Does the machine say that the port is closed? Anything less clear (a time-out, say) is no."""
+    try:
+        socket.create_connection(host_port(endpoint, endpoint), timeout=0.2).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def host_port(endpoint: str, name: str) -> tuple[str, int]:
+    """grpc://host:port taken apart."""
+    found = re.fullmatch(r"grpc(?:\+tls)?://\[?([^\[\]/]+?)\]?:([0-9]{1,5})", endpoint)
+    if found is None:
+        raise ConfigError(
+            f"endpoint of {name!r} cannot be used", detail=f"It is {endpoint!r}.", hint='Write "grpc://host:port".'
+        )
+    return found[1], int(found[2])
+
+
+def first_line(error: Exception) -> str:
     return str(error).split(". Detail:")[0].splitlines()[0]

@@ -91,7 +91,9 @@ def _read(path: str, what: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read the {what}", detail=str(error), hint="Check the [tls] part of the config.") from error
+        raise ConfigError(
+            f"cannot read the {what}", detail=str(error), hint="Check the [tls] part of the config."
+        ) from error
 
 
 def make_secret(path: Path) -> None:
@@ -115,7 +117,9 @@ def read_secret(path: Path) -> bytes:
         ) from error
     if mode & 0o077:
         raise ConfigError(
-            "the cluster secret can be read by others", detail=f"{path} has mode {mode & 0o777:o}.", hint=f"chmod 600 {path}"
+            "the cluster secret can be read by others",
+            detail=f"{path} has mode {mode & 0o777:o}.",
+            hint=f"chmod 600 {path}",
         )
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigError(

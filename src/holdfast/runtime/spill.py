@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class Segment:
 
 
 class SpillStore:
-    """The spill files of one node. Used from one thread (the outbox)."""
+    """The spill files of one node. Used by the outbox, and by whoever tries again after the disk was full."""
 
     def __init__(self, directory: Path, find: Find, on_full: Callable[[bool, str], None]) -> None:
         self.directory = directory
@@ -64,6 +65,7 @@ class SpillStore:
         #: What could not be written yet.
         self._open: dict[Edge, Spill] = {}
         self._number = 0
+        self._lock = threading.Lock()
         shutil.rmtree(directory, ignore_errors=True)  # of an earlier life: its queues are gone
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -72,16 +74,18 @@ class SpillStore:
         return sum(s.bytes for segments in self._segments.values() for s in segments)
 
     def on_spill(self, effect: Spill) -> None:
-        self._trim(effect.edge, effect.trimmed)
-        self._open[effect.edge] = effect
+        with self._lock:
+            self._trim(effect.edge, effect.trimmed)
+            self._open[effect.edge] = effect
         self.retry()
 
     def retry(self) -> None:
         """Write what waits. Tells when the disk is full, and when it no longer is."""
         try:
-            for edge, effect in list(self._open.items()):
-                self._write(edge, effect.to)
-                del self._open[edge]
+            with self._lock:
+                for edge, effect in list(self._open.items()):
+                    self._write(edge, effect.to)
+                    del self._open[edge]
         except OSError as error:
             self._say(True, f"Output cannot be spilled to {self.directory}: {error.strerror}.")
             return

@@ -17,6 +17,7 @@ from holdfast.runtime.events import EventLog
 #: note -> (at most once in so many seconds, event, text with {1}, {2}, … for the note's fields).
 _TOLD: dict[str, tuple[float, str, str]] = {
     "suspects": (1, "suspicion", "{1} has not heard {2} (life {3}) for too long."),
+    "unreachable": (0, "unreachable", "Nothing listens any more where {2} (life {3}) did."),
     "dismissed": (1, "dismissed", "{1} has heard {2} itself: it is not gone."),
     "no-quorum": (5, "no-quorum", "{2} seems gone, but without it there would be no majority: it stays a member."),
     "spared": (5, "spared", "{2} seems gone, but it may hold the last copy of something: it stays for now."),
@@ -79,11 +80,14 @@ class Story:
                 self._events.write("record", f"Record {note[2]} is decided (term {note[3]}).", version=note[2])
             elif word == "stable-again":
                 seconds = note[3] / 1e9
-                self._events.write("stable", f"Everything has a second copy again, after {seconds:.2f} s.", seconds=seconds)
+                self._events.write(
+                    "stable", f"Everything has a second copy again, after {seconds:.2f} s.", seconds=seconds
+                )
         now = time.monotonic()
         if now - self._captures_told >= 10 and any(self._captures):
             deltas, wholes, pastes = self._captures
-            text = f"{deltas} deltas and {wholes} whole captures sent, {pastes} pasted in {now - self._captures_told:.0f} s."
+            seconds = now - self._captures_told
+            text = f"{deltas} deltas and {wholes} whole captures sent, {pastes} pasted in {seconds:.0f} s."
             self._events.write("captures", text, deltas=deltas, wholes=wholes, pastes=pastes)
             self._captures, self._captures_told = [0, 0, 0], now
 

@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.runtime import wire
-from holdfast.runtime.links import CHANNEL, Link, OnMessage, OnTrouble, Outgoing, _first_line
+from holdfast.runtime.links import CHANNEL, KNOCK, WELCOME, Link, OnMessage, OnTrouble, Outgoing, first_line
 from holdfast.runtime.security import ADDRESS, KIND, Security
 
 NODE, GUEST = "node", "guest"
@@ -86,7 +86,7 @@ class Server(flight.FlightServerBase):
         who: _Who = context.get_middleware("who")
         out: Outgoing | None = None
         self.open.wait(30)
-        writer.write_metadata(b"")  # tells the opener that it was let in
+        writer.write_metadata(WELCOME)
         if who.kind == GUEST:
             out = Outgoing(who.address, self.source, writer.write_metadata, self._on_trouble)
             before = self.guests.get(who.address)
@@ -96,7 +96,7 @@ class Server(flight.FlightServerBase):
         try:
             while True:
                 raw = reader.read_chunk().app_metadata
-                if raw is not None and len(raw):
+                if raw is not None and raw.size > len(KNOCK):
                     self._take(who.address, raw)
         except (StopIteration, pa.ArrowException, OSError):
             pass
@@ -115,7 +115,9 @@ class Server(flight.FlightServerBase):
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         handler = self._actions.get(action.type)
         if handler is None:
-            raise flight.FlightServerError(f"unknown action {action.type!r}; there are {', '.join(sorted(self._actions))}")
+            raise flight.FlightServerError(
+                f"unknown action {action.type!r}; there are {', '.join(sorted(self._actions))}"
+            )
         raw = action.body.to_pybytes()
         try:
             if len(raw) > ACTION_BYTES_MAX:
@@ -126,7 +128,9 @@ class Server(flight.FlightServerBase):
         except HoldfastError as error:
             raise flight.FlightServerError(_told(error)) from error
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-            raise flight.FlightServerError(_told(PeerError(f"{action.type}: bad request", detail=repr(error)))) from error
+            raise flight.FlightServerError(
+                _told(PeerError(f"{action.type}: bad request", detail=repr(error)))
+            ) from error
         yield answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -161,9 +165,9 @@ def told_error(error: Exception, where: str) -> PeerError:
         except ValueError:
             pass
     if isinstance(error, flight.FlightUnauthenticatedError):
-        what, _, hint = _first_line(error).partition(". ")
+        what, _, hint = first_line(error).partition(". ")
         return PeerError(f"{where} refuses this process: {what}", hint=hint)
-    return PeerError(f"{where} cannot be reached", detail=_first_line(error), hint="Is the node running?")
+    return PeerError(f"{where} cannot be reached", detail=first_line(error), hint="Is the node running?")
 
 
 class Caller:

@@ -11,41 +11,24 @@ captured. The unit then stands still, and its backup has everything up to the la
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError
 from holdfast.model.ids import Edge
-from holdfast.model.plan import InputPlan, OperatorPlan, Plan, operator_of, to_micros
+from holdfast.model.plan import OperatorPlan, Plan, operator_of, to_micros
 from holdfast.model.topology import UnitSpec
-from holdfast.operators import (
-    LEFT,
-    RIGHT,
-    Agg,
-    CountWindow,
-    CountWindowAggregate,
-    Join,
-    SameWindow,
-    StateConfig,
-    StatefulOperator,
-    Window,
-    WindowAggregate,
-    Within,
-)
+from holdfast.operators import LEFT, RIGHT, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
+from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
 from holdfast.runtime.rows import ArrowRows, batches_of
 from holdfast.runtime.shards import cut
 from holdfast.runtime.wire import OperatorState
 
 #: Column of partial aggregates that says in which pane a row belongs.
 PANE = "pane_start"
-#: Event time of an aggregate's output, derived where it is consumed.
-WINDOW_TIME = "window_time"
-_TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass
@@ -68,85 +51,12 @@ def operator_name(unit: str) -> str:
     return operator_of(unit) or unit
 
 
-def build(plan: OperatorPlan, name: str, config: StateConfig) -> StatefulOperator:
-    """The state engine's operator for one shard."""
-    settings = plan.settings
-    schemas = [_input_schema(i) for i in plan.inputs]
-    if plan.kind == "join":
-        if "within" in settings:
-            after_us, before_us = settings["within"]
-            window: Within | SameWindow = Within(after_us, before_us)
-        else:
-            window = SameWindow(settings["same_window"])
-        return Join(
-            name,
-            schemas[LEFT],
-            schemas[RIGHT],
-            times=(plan.inputs[LEFT].event_time, plan.inputs[RIGHT].event_time),
-            on=[(left, right) for left, right in settings["on"]],
-            window=window,
-            how=settings.get("how", "inner"),
-            predicate=predicate_of(settings.get("where", ())),
-            config=config,
-        )
-    aggs = {out: Agg(*spec) for out, spec in settings["aggs"].items()}
-    by, overflow = list(settings["by"]), settings.get("overflow", "error")
-    if plan.kind == "count_window":
-        count = CountWindow(settings["size"], settings["step"])
-        return CountWindowAggregate(name, schemas[0], window=count, by=by, aggs=aggs, overflow=overflow, config=config)
-    if plan.kind == "aggregate":
-        return WindowAggregate(
-            name,
-            schemas[0],
-            event_time=plan.inputs[0].event_time,
-            window=Window(settings["size_us"], settings["step_us"]),
-            by=by,
-            aggs=aggs,
-            overflow=overflow,
-            config=config,
-        )
-    raise ConfigError(f"{plan.name}: unknown kind of operator", detail=f"kind={plan.kind!r}")
-
-
-def _input_schema(plan: InputPlan) -> pa.Schema:
-    """Columns that the operator sees: with the derived event time, if it is one."""
-    schema = read_schema(plan.schema)
-    if plan.event_time == WINDOW_TIME and WINDOW_TIME not in schema.names:
-        return schema.append(pa.field(WINDOW_TIME, _TIME))
-    return schema
-
-
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-
-
-def predicate_of(terms: Any) -> Callable[[pa.RecordBatch], pa.BooleanArray] | None:
-    """A join's extra predicate as data: [[left column, comparison, right column], …], all of which must hold."""
-    if not terms:
-        return None
-
-    def holds(pairs: pa.RecordBatch) -> Any:
-        verdict = None
-        for left, compare, right in terms:
-            one = _COMPARE[compare](pairs.column(left), pairs.column(right))
-            verdict = one if verdict is None else pc.and_kleene(verdict, one)
-        return verdict
-
-    return holds
-
-
 class UnitOperator:
     """One shard of an operator, as `core.operator.Operator`."""
 
     def __init__(self, spec: UnitSpec, plan: Plan, config: StateConfig) -> None:
         self.plan = plan.operator(operator_name(spec.id))
-        self.op = build(self.plan, spec.id, config)
+        self.op = build(self.plan, config)
         self.figures = Figures()
         #: A step failed half-way: the state belongs to no position.
         self.torn = False
@@ -199,10 +109,14 @@ class UnitOperator:
         out: list[pa.RecordBatch] = []
         for batch in chunks:
             op = self.op
-            if plan.event_time == WINDOW_TIME and WINDOW_TIME not in batch.schema.names:
-                batch = _with_window_time(batch, self.op.name)
+            if plan.event_time == WINDOW_TIME and WINDOW_END not in batch.schema.names:
+                raise InputError(
+                    f"{op.name}: the input has no event time",
+                    detail=f"It is derived from {WINDOW_END!r}, which is not among {', '.join(batch.schema.names)}.",
+                )
+            batch = rows_in(plan, batch)
             if isinstance(op, Join):
-                out += op.process(index, batch).to_batches()
+                out += op.process(plan.side, batch).to_batches()
             elif isinstance(op, CountWindowAggregate):
                 out += op.process(batch).to_batches()
             elif isinstance(op, WindowAggregate):
@@ -272,16 +186,6 @@ class UnitOperator:
 def _named(operator: str, error: Exception) -> HoldfastError:
     """Any error of an operator as one of ours, so that the unit stands still and the node goes on."""
     return error if isinstance(error, HoldfastError) else StateError(f"{operator}: cannot go on", detail=repr(error))
-
-
-def _with_window_time(batch: pa.RecordBatch, operator: str) -> pa.RecordBatch:
-    if "window_end" not in batch.schema.names:
-        raise InputError(
-            f"{operator}: the input has no event time",
-            detail=f"{WINDOW_TIME!r} is derived from 'window_end', which is not among {', '.join(batch.schema.names)}.",
-        )
-    ends = batch.column("window_end").view(pa.int64())
-    return batch.append_column(pa.field(WINDOW_TIME, _TIME), pc.subtract(ends, 1).view(_TIME))
 
 
 def _input_of(edge: Edge, operator: OperatorPlan, plan: Plan) -> int:

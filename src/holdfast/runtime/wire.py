@@ -122,5 +122,5 @@ def _damaged(peer: str, detail: str) -> InputError:
     return InputError(
         f"a message from {peer} cannot be read",
         detail=detail,
-        hint="It was dropped; whatever it said will be sent again. If this repeats, look at the network or the version.",
+        hint="It was dropped, and will be sent again. If this repeats, look at the network and the versions.",
     )
