@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+
 from holdfast.core.reader import Reader
 from holdfast.core.ready import BatchDone, Opened, StageFailed
 from holdfast.core.stage import RunBatch, StageDriver, TaskRows
@@ -103,7 +104,6 @@ class Source(Child):
 
     def run(self) -> None:
         from holdfast.runtime.shards import cut
-
         from support.source import rows
 
         spec = self.plan.topology.stage[self.stage]
@@ -189,7 +189,7 @@ class Sink(Child):
             planned = self.out / f"plan-{batch}"
             if not planned.exists():
                 latest = self.loop.ask(lambda r, now: r.latest())
-                self.loop.ask(lambda r, now: r.commit(start, now))
+                self._commit(start)
                 if latest == start:
                     time.sleep(0.01)
                     continue
@@ -209,11 +209,15 @@ class Sink(Child):
             say("batch", progress={"batchId": batch, "numInputRows": rows_read}, at=time.time())
             start, batch = end, batch + 1
             if len(ended) == len(spec.edges):
-                self.loop.ask(lambda r, now: r.commit(start, now))
+                self._commit(start)
                 (self.out / "ended").touch()
                 time.sleep(0.2)
                 say("finished")
                 return
+
+    def _commit(self, start: dict[str, int]) -> None:
+        assert self.loop is not None
+        self.loop.ask(lambda r, now: r.commit(start, now))
 
     def _read(self, edge: str, start: int, end: int) -> list[Any]:
         assert self.loop is not None
@@ -255,8 +259,6 @@ def read_sink(path: Path) -> dict[str, list[pa.RecordBatch]]:
 
 
 def main() -> None:
-    child = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    del child
     with_kind = Child()
     kind = with_kind.plan.stage(with_kind.stage).kind
     with_kind.__class__ = Source if kind == "source" else Sink  # the order is on stdin, and can be read once

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from holdfast.errors import HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.runtime.security import Security, make_secret
 from holdfast.runtime.transport import Caller
-
 from support.child import read_sink
 from support.plans import TOP_WINDOW_US, WINDOW_US
 from support.source import KEYS, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+
 from holdfast.model.ids import Edge
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
 from holdfast.model.topology import StageSpec, Topology, layered

@@ -50,7 +50,7 @@ class Host:
         self.record = record
         for unit in self.topology.unit:
             place = record.places[unit]
-            if place is not before.places.get(unit):
+            if place != before.places.get(unit):
                 self._on_place(unit, place, now_ns, ready)
         for primary in self.primaries.values():
             primary.on_record(record, now_ns, ready)

@@ -238,7 +238,7 @@ class Node:
         self.host.on_record(record, now_ns, ready)
         for ledger in self.topology.ledgers:
             place = record.places[ledger]
-            if place is not before.places.get(ledger):
+            if place != before.places.get(ledger):
                 self.ledgers[ledger].on_place(place, ready)
         for stage in self.topology.stage:
             self._on_stage_place(stage, record, ready)

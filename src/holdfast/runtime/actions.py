@@ -54,7 +54,8 @@ class Actions:
         """Who is there."""
         process = self.process
         seat = process.node.seat if process.node else None
-        return {"name": process.name, "seat": seat, "pid": os.getpid(), "ready": process.server.open.is_set()}
+        ready = process.server.open.is_set()
+        return {"name": process.name, "seat": seat, "pid": os.getpid(), "warm": process.warm, "ready": ready}
 
     def status(self, body: dict) -> dict:
         """What this node runs and holds, and the record as it knows it."""

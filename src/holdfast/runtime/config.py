@@ -50,6 +50,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     election: str = "1 s"
     #: What was not answered is sent again after this.
     retry: str = "200 ms"
+    #: At the very first start, wait so long for all others to be there before anybody may be missed.
+    start_wait: str = "30 s"
     #: A node whose loop is busy with one long step speaks for itself no longer than this; then it counts as hung.
     busy_limit: str = "5 s"
     #: A stage's process that is stopped, or said it would speak and does not, is dead after this.
@@ -125,7 +127,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for name, endpoint in self.endpoints.items():
             host_port(endpoint, name)
         self.core()
-        for key in ("busy_limit", "child_silence"):
+        for key in ("busy_limit", "child_silence", "start_wait"):
             duration_ns(getattr(self, key), key)
         for key in ("state_limit", "page"):
             size_bytes(getattr(self, key), key)

@@ -6,6 +6,7 @@ again while it still waits takes the place of the older one, so that a slow peer
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import socket
@@ -142,6 +143,8 @@ class Link:
         self._on_trouble = on_trouble
         self._closed = threading.Event()
         self._client: flight.FlightClient | None = None
+        #: The stream as it was opened, and where to write to: None when it has ended.
+        self._opened: flight.FlightStreamWriter | None = None
         self._writer: flight.FlightStreamWriter | None = None
         self._reader: flight.FlightStreamReader | None = None
         #: The reason of the last refusal, until a message gets through.
@@ -162,10 +165,10 @@ class Link:
 
     def _open(self) -> flight.FlightStreamWriter:
         self._drop()
-        self._client = flight.FlightClient(self.endpoint, generic_options=CHANNEL, **self._options)
+        client = flight.FlightClient(self.endpoint, generic_options=CHANNEL, **self._options)
         options = flight.FlightCallOptions(headers=self._headers)
-        writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(b"link"), options)
-        self._writer, self._reader = writer, reader
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"link"), options)
+        self._client, self._opened, self._writer, self._reader = client, writer, writer, reader
         threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
         return writer
 
@@ -180,11 +183,16 @@ class Link:
             raise
 
     def _drop(self) -> None:
+        """Let go of a stream that has ended; what it says to that is known already."""
         self._writer = None
         reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
+        opened, self._opened = self._opened, None
         client, self._client = self._client, None
+        with contextlib.suppress(pa.ArrowException, OSError):
+            if reader is not None:
+                reader.cancel()
+            if opened is not None:
+                opened.close()
         if client is not None:
             client.close()
 
@@ -209,8 +217,8 @@ class Link:
             pass
         if self._reader is reader:
             self._writer = None  # the next message opens a new one
-            if let_in and self._on_gone is not None and not self._closed.is_set() and _nobody_listens(self.endpoint):
-                self._on_gone(self.name)
+        if let_in and self._on_gone is not None and not self._closed.is_set() and _nobody_listens(self.endpoint):
+            self._on_gone(self.name)
 
     def _take(self, raw: pa.Buffer) -> None:
         try:

@@ -71,6 +71,8 @@ class NodeProcess:
         self.caller = Caller(self.name, config.endpoints, self.security, NODE)
         self.done = threading.Event()
         self.exit_code = 0
+        #: Kernels are loaded: others may count on this node.
+        self.warm = False
         self._deploying = threading.Lock()
         self._heard: dict[Name, float] = {}
         self._late: dict[Asset, int] = {}
@@ -138,6 +140,9 @@ class NodeProcess:
         warmed_s = time.monotonic() - began
         config = self.config
         self.journal = Journal(self.home / "journal", self._on_journal_full)
+        self.warm = True
+        if "life" not in self.journal.content:
+            self._wait_for_others()
         names = tuple(sorted(config.endpoints))
         factory = Factory(
             plan, page_bytes=size_bytes(config.page, "page"), limit_bytes=size_bytes(config.state_limit, "state_limit")
@@ -195,6 +200,21 @@ class NodeProcess:
         self.pulse.start()
         threading.Thread(target=self._retry_spill, name="spill-retry", daemon=True).start()
         self.server.open.set()
+
+    def _wait_for_others(self) -> None:
+        """A node that is still loading its kernels must not be taken for dead at the very start."""
+        waited = time.monotonic()
+        limit = waited + duration_ns(self.config.start_wait, "start_wait") / 1e9
+        missing = set(self.config.endpoints) - {self.name}
+        while missing and time.monotonic() < limit and not self.done.is_set():
+            for name in sorted(missing):
+                with contextlib.suppress(HoldfastError):
+                    if self.caller.call(name, "ping", timeout=0.5)["warm"]:
+                        missing.discard(name)
+            time.sleep(0.02)
+        if missing:
+            text = f"{self.name} starts without {', '.join(sorted(missing))}, after {time.monotonic() - waited:.1f} s."
+            self.events.write("incomplete", text, missing=sorted(missing))
 
     def stop(self, code: int = 0) -> None:
         self.exit_code = code
