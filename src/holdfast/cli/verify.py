@@ -65,7 +65,7 @@ def main() -> None:
     directory = Path(sys.argv[1])
     try:
         run = read_run(directory)
-        pipeline = load(Path(run.source))
+        pipeline = load(run.file)
         spark = session(f"verify {run.pipeline}", master="local[*]")
         verdict = recompute(pipeline, read_plan(directory), directory, spark)
     except HoldfastError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -83,11 +84,7 @@ class Probe:
         with self._lock:
             for arrivals in self.arrivals.values():
                 times = [a.at for a in arrivals]
-                spans = [
-                    later - sooner
-                    for sooner, later in zip(times, times[1:], strict=False)
-                    if later >= since and sooner <= until
-                ]
+                spans = [later - sooner for sooner, later in pairwise(times) if later >= since and sooner <= until]
                 found.append(max(spans, default=float("nan")))
         return found
 
