@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -28,15 +28,18 @@ from rich.live import Live
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
+from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.local import LocalNodes
 
 from .control import unfinished
 from .planning import plan_file
 from .runs import RUNS, Run
+from .story import read_events, write_event
 from .watch import cluster_status, status_view
 
 LOOK_S = 1.0
 WARM_LIMIT_S = 600
+SLA_LOOK_S = 5.0
 
 
 class Options(msgspec.Struct, kw_only=True, frozen=True):
@@ -173,6 +176,10 @@ def run_command(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
+    sla: Annotated[
+        str | None, typer.Option(help="Uptime wanted (99.99%): measure, prescribe and apply, again when it changes.")
+    ] = None,
+    mtbf: Annotated[str, typer.Option(help="With --sla: how rarely a node fails, until failures are seen.")] = "30d",
     explain: Annotated[bool, typer.Option("--explain", help="Only show the plan.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON lines instead of a live table.")] = False,
 ) -> None:
@@ -180,6 +187,7 @@ def run_command(
 
     Examples:  holdfast run netmon.py --nodes 4
                holdfast run netmon.py --master spark://host:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --explain
     """
     options = Options(
@@ -193,6 +201,7 @@ def run_command(
         settings=tuple(setting or ()),
     )
     console = Console(stderr=True)
+    wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
     with until_told() as told:
         if explain:
             _explain(file, as_json)
@@ -200,7 +209,8 @@ def run_command(
         started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
         try:
             _tell_start(started, console, as_json)
-            finished = _watch(started, told, console, as_json)
+            guard = _guard(started, *wanted, console) if wanted else None
+            finished = _watch(started, told, console, as_json, guard)
         finally:
             started.stop()
     if not as_json:
@@ -226,7 +236,42 @@ def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
         console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", highlight=False)
 
 
-def _watch(started: LocalRun, told: threading.Event, console: Console, as_json: bool) -> bool:
+def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> Callable[[dict[str, Any]], None]:
+    """Called with every look at the nodes: keeps the operators' settings as the prescriber wants them."""
+    from holdfast.runtime.measured import mtbf_s
+    from holdfast.runtime.sla import SlaWatch
+
+    began = time.monotonic()
+
+    def tune(operator: str, seconds: float) -> None:
+        started.run.ask("tune", {"operator": operator, "capture_period_ms": seconds * 1000})
+
+    def tell(kind: str, text: str, fields: dict[str, Any]) -> None:
+        write_event(started.run.path, kind, text, **fields)
+        console.print(text, highlight=False)
+
+    watch = SlaWatch(started.plan, sla, nodes=len(started.nodes.names), tune=tune, tell=tell)
+    looked = -SLA_LOOK_S
+
+    def look(answers: dict[str, Any]) -> None:
+        nonlocal looked
+        now = time.monotonic()
+        if now - looked < SLA_LOOK_S:
+            return
+        looked = now
+        mtbf = mtbf_s(read_events(started.run.path), len(started.nodes.names), now - began, prior_s)
+        watch.look(answers, mtbf, now)
+
+    return look
+
+
+def _watch(
+    started: LocalRun,
+    told: threading.Event,
+    console: Console,
+    as_json: bool,
+    guard: Callable[[dict[str, Any]], None] | None,
+) -> bool:
     """Show what happens until it has finished (true) or somebody ends it (false)."""
     show = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal and not as_json else None
     if show:
@@ -237,6 +282,8 @@ def _watch(started: LocalRun, told: threading.Event, console: Console, as_json: 
                 status = cluster_status(started.run)
             except HoldfastError:
                 continue
+            if guard:
+                guard(status["nodes"])
             if show:
                 show.update(status_view(started.run.pipeline, status))
             elif as_json:
