@@ -110,7 +110,7 @@ class PipelineRun:
         found = [e for name in self.names for e in self.events(name) if e["event"] == event]
         return [e for e in found if not stage or e.get("stage") == stage]
 
-    def wait(self, what: str, condition: Any, limit_s: float = 90.0) -> Any:
+    def wait(self, what: str, condition: Any, limit_s: float = 180.0) -> Any:
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
             found = condition()
@@ -119,7 +119,7 @@ class PipelineRun:
             time.sleep(0.1)
         raise AssertionError(f"waited {limit_s:g} s for {what}\n{self.logs()}")
 
-    def wait_running(self, stage: str, after: int = 0, limit_s: float = 90.0) -> None:
+    def wait_running(self, stage: str, after: int = 0, limit_s: float = 180.0) -> None:
         self.wait(f"{stage} to run", lambda: len(self.all_events("stage-running", stage)) > after, limit_s)
 
     def logs(self) -> str:
