@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test check lint types fast bench clean help
+.PHONY: test demo check lint types fast bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -12,7 +12,13 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[spark,bench,dev]'
+	@if [ -z "$$JAVA_HOME" ] && ! command -v java >/dev/null; then \
+		echo "no Java on this machine: installing one into $(VENV)"; \
+		$(BIN)/python -m pip install --quiet -e '.[java]'; fi
 	touch $@
+
+demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about two minutes)
+	$(BIN)/holdfast demo
 
 test: $(VENV)/.installed  ## every test, the ones on Spark included (under 20 minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -2,6 +2,7 @@
 
     HoldfastError                 what happened · detail · hint
     ├── ConfigError               a setting, a flag or a schema that cannot work; nothing was started
+    ├── PeerError                 another process refuses, or cannot be reached in time; it may or may not have acted
     ├── InputError                data that cannot be taken; the batch is refused whole, state is unchanged
     ├── StateError                the state engine cannot go on
     │   ├── MemoryLimitError      the page pool is at its limit; the batch that hit it was rolled back
@@ -36,6 +37,10 @@ class HoldfastError(Exception):
 
 class ConfigError(HoldfastError):
     """A setting, a flag or a schema that cannot work; nothing was started."""
+
+
+class PeerError(HoldfastError):
+    """Another process refuses, or cannot be reached in time; it may or may not have acted."""
 
 
 class InputError(HoldfastError):

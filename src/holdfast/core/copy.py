@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.core.operator import Operator
-from holdfast.errors import check
+from holdfast.errors import HoldfastError, InvariantError, check
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model.block import WATERMARK_MIN, Block
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.messages import Capture, CommitRecord
@@ -38,7 +38,9 @@ class Input:
 
 
 class Copy:
-    __slots__ = ("based", "consumed_since", "inboxes", "inputs", "op", "outputs", "pasted", "spec", "watermark")
+    __slots__ = (
+        "based", "consumed_since", "failed", "inboxes", "inputs", "op", "outputs", "pasted", "spec", "watermark",
+    )  # fmt: skip
 
     def __init__(self, spec: UnitSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
         self.spec = spec
@@ -56,6 +58,8 @@ class Copy:
         self.pasted = (0, 0)
         #: Elements consumed since the last capture was taken.
         self.consumed_since = 0
+        #: Why this copy stands still: its operator cannot take the next block. Nothing is lost: the block stays.
+        self.failed = ""
 
     @property
     def id(self) -> Asset:
@@ -76,9 +80,12 @@ class Copy:
         return min(self.inputs, key=lambda i: i.watermark)  # inputs are sorted by edge: `min` takes the first of equals
 
     def step(self) -> list[tuple[OutputQueue, Block]] | None:
-        """Consume one block; what it produced, or None if the right block is not there or there is no room."""
+        """Consume one block; what it produced, or None if the right block is not there or there is no room.
+
+        A block that the operator cannot take stays where it is, and so does the copy: any other order would be wrong.
+        """
         source = self.next_input()
-        if not source.queue:
+        if not source.queue or self.failed:
             return None
         for queue in self.outputs:
             if not queue.has_room():
@@ -89,15 +96,24 @@ class Copy:
             "a unit's input has a hole",
             f"{self.id} {source.edge}: {block.start} != {source.position}",
         )
+        lowest = min(block.watermark if i is source else i.watermark for i in self.inputs)
+        try:
+            rows = self.op.step(source.edge, block.rows, lowest)
+        except InvariantError:
+            raise
+        except HoldfastError as error:
+            source.queue.appendleft(block)
+            batch = f", batch {block.batch}" if block.batch >= 0 else ""
+            self.failed = f"{self.id} cannot take [{block.start}, {block.end}) of {source.edge}{batch}: {error}"
+            return None
         source.position = block.end
         source.watermark = block.watermark
         self.consumed_since += block.end - block.start
-        lowest = min(i.watermark for i in self.inputs)
-        rows = self.op.step(source.edge, block.rows, lowest)
-        if lowest == self.watermark:
-            return []  # windows close only when the watermark moves, so there are no rows either
+        if lowest == self.watermark and not any(map(len, rows)):
+            return []
         self.watermark = lowest
-        return [(queue, queue.append(made, lowest)) for queue, made in zip(self.outputs, rows, strict=True)]
+        promised = lowest if lowest >= WATERMARK_MAX else max(WATERMARK_MIN, lowest - self.op.lag)
+        return [(queue, queue.append(made, promised)) for queue, made in zip(self.outputs, rows, strict=True)]
 
     def seal(self, edge: Edge, commit: CommitRecord) -> Block | None:
         """A committed batch gets its positions here. An image may have its effect already: then it is not kept."""
@@ -109,7 +125,8 @@ class Copy:
 
     def fits(self, capture: Capture) -> bool:
         """An image accepts only what starts where it stands."""
-        return capture.whole or (self.based and all(capture.start[i.edge] == i.position for i in self.inputs))
+        stands = self.based and all(capture.start[i.edge] == i.position for i in self.inputs)
+        return capture.whole or (stands and self.op.fits(capture.state))
 
     def paste(self, capture: Capture) -> list[tuple[Edge, Block]]:
         """Bring this image to where the capture was taken; returns blocks that a whole capture let it seal."""

@@ -16,7 +16,18 @@ from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
-from holdfast.core.ready import ChildDied, DiskFull, Ready, Received, StartStage, StopStage, Tick, WarmStage
+from holdfast.core.ready import (
+    ChildDied,
+    DiskFull,
+    Ready,
+    Received,
+    StartStage,
+    StopStage,
+    Tick,
+    Tuned,
+    Unreachable,
+    WarmStage,
+)
 from holdfast.model import messages as m
 from holdfast.model.config import Config
 from holdfast.model.ids import LEDGER, Address, Asset, Name, life_of, name_of, seat_of
@@ -97,7 +108,7 @@ class Node:
         ready.wake_ns = now_ns + self.config.heartbeat_ns
         return ready
 
-    def step(self, event: Received | Tick | DiskFull | ChildDied, now_ns: int) -> Ready:
+    def step(self, event: Received | Tick | DiskFull | ChildDied | Unreachable | Tuned, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
             message = event.message
@@ -105,6 +116,10 @@ class Node:
                 self.handlers[type(message)](event.source, message, now_ns, ready)
         elif isinstance(event, ChildDied):
             self.dead_children[event.stage] = event.epoch
+        elif isinstance(event, Tuned):
+            self.host.tune(event.units, event.capture_period_ns)
+        elif isinstance(event, Unreachable):
+            self._on_unreachable(event, now_ns, ready)
         elif isinstance(event, DiskFull):
             self.host.on_disk(event.full)
             self.host.on_tick(now_ns, ready)
@@ -226,7 +241,7 @@ class Node:
         self.host.on_record(record, now_ns, ready)
         for ledger in self.topology.ledgers:
             place = record.places[ledger]
-            if place is not before.places.get(ledger):
+            if place != before.places.get(ledger):
                 self.ledgers[ledger].on_place(place, ready)
         for stage in self.topology.stage:
             self._on_stage_place(stage, record, ready)
@@ -311,6 +326,15 @@ class Node:
             ring = [n for n in sorted(self.record.members) if n != message.name]
             if self.name in ring:
                 self.election.hasten(ring.index(self.name), now_ns, self._jitter(), ready)
+
+    def _on_unreachable(self, event: Unreachable, now_ns: int, ready: Ready) -> None:
+        """The network says that it is gone: whatever it said last counts no more."""
+        if self.record.members.get(event.name) == event.life and event.name != self.name:
+            heard_ns = self.election.contacts.pop(event.name, now_ns)
+            if self.election.standing is Standing.COORDINATOR and not self.unprotected_since_ns:
+                self.unprotected_since_ns = heard_ns
+            ready.notes.append(("unreachable", self.name, event.name, event.life))
+            self._on_suspect(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
 
     def _on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
         self.reports.hellos[message.name] = max(message.life, self.reports.hellos.get(message.name, 0))

@@ -14,8 +14,16 @@ from holdfast.model.topology import UnitSpec
 
 
 class Operator(Protocol):
+    #: How far the output's watermark stays behind the input's: what comes out may be so much older.
+    lag: int
+    #: A step failed half-way, so that the state must not be captured.
+    torn: bool
+
     def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
-        """Take rows of one input edge, then let the unit's watermark be `watermark`: rows for each output edge."""
+        """Take rows of one input edge, then let the unit's watermark be `watermark`: rows for each output edge.
+
+        Rows that cannot be taken are a HoldfastError: the unit then stands still.
+        """
         ...
 
     def capture(self) -> object:
@@ -24,6 +32,10 @@ class Operator(Protocol):
 
     def snapshot(self) -> object:
         """Everything; leaves the marks of what is dirty as they are."""
+        ...
+
+    def fits(self, state: object) -> bool:
+        """Does this capture continue the image? (Positions fit already.)"""
         ...
 
     def paste(self, state: object, whole: bool) -> None:

@@ -21,8 +21,8 @@ from holdfast.model.topology import Topology
 
 class Primary:
     __slots__ = (
-        "config", "copy", "epoch", "feeds", "frozen", "leased", "method", "place", "producers", "rounds",
-        "taps", "topology",
+        "config", "copy", "epoch", "feeds", "frozen", "method", "place", "producers", "rounds",
+        "said", "taps", "topology",
     )  # fmt: skip
 
     def __init__(
@@ -34,7 +34,6 @@ class Primary:
         self.topology = topology
         self.config = config
         self.method = method
-        self.leased = topology.leased
         #: True while it hands over (drain): it serves, but consumes nothing.
         self.frozen = False
         self.rounds = Rounds(copy, place.epoch, now_ns)
@@ -46,6 +45,8 @@ class Primary:
         #: Where each producer sits, as this unit last turned to it.
         self.producers: dict[Edge, Seat | None] = {}
         self.taps: dict[tuple[Edge, Consumer], Tap] = {}
+        #: It was said that the unit stands still.
+        self.said = False
 
     @property
     def id(self) -> Asset:
@@ -89,6 +90,9 @@ class Primary:
             for queue, block in blocks:
                 made = True
                 ready.notes.append(("emitted", self.id, queue.edge, block.start, block.end, self.epoch, block))
+        if self.copy.failed and not self.said:
+            self.said = True
+            ready.notes.append(("failed", self.id, self.epoch, self.copy.failed))
         if made:
             for (edge, _), tap in self.taps.items():
                 tap.flush(self._queue(edge), self.epoch, ready)
@@ -116,12 +120,12 @@ class Primary:
             )
             return
         if message.at < queue.trimmed:
-            if message.consumer not in self.leased:
+            if message.consumer in queue.owners:
                 return  # overtaken by what the same consumer has acknowledged since
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))
             return
-        if message.consumer in self.leased:
+        if message.consumer not in queue.owners:
             queue.lease(message.consumer, now_ns + self.config.lease_ns)
         tap.point(source, message, self.config.credit_max)
         freed = queue.ack(message.consumer, message.ack)
@@ -137,7 +141,7 @@ class Primary:
     def protect(self, now_ns: int, ready: Ready) -> None:
         """Begin a round if one is due, and none is in flight."""
         rounds = self.rounds
-        if rounds.waiting or not self.place.targets:
+        if rounds.waiting or not self.place.targets or self.copy.op.torn:
             return
         due = (
             bool(rounds.wants_whole)
@@ -175,11 +179,10 @@ class Primary:
         for edge, feed in self.feeds.items():
             if now_ns - feed.heard_ns >= 3 * retry_ns:
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
-        if self.leased:
-            for queue in self.copy.outputs:
-                for consumer in queue.lapse(now_ns):
-                    self.taps.pop((queue.edge, consumer), None)
-                    ready.notes.append(("lapsed", self.id, queue.edge, consumer, queue.trimmed))
+        for queue in self.copy.outputs:
+            for consumer in queue.lapse(now_ns):
+                self.taps.pop((queue.edge, consumer), None)
+                ready.notes.append(("lapsed", self.id, queue.edge, consumer, queue.trimmed))
         self.protect(now_ns, ready)
         self.pump(now_ns, ready)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.ids import Address, Asset, Edge
+from holdfast.model.ids import Address, Asset, Edge, Name
 from holdfast.model.messages import CommitRecord, Message
 
 Note = tuple[Any, ...]
@@ -100,6 +100,24 @@ class ChildDied(msgspec.Struct, frozen=True, array_like=True):
 
     stage: Asset
     epoch: int
+
+
+class Unreachable(msgspec.Struct, frozen=True, array_like=True):
+    """Nothing listens any more where this life of a node did: the network says that its process is gone.
+
+    Better than silence, and sooner: a killed process is missed within milliseconds. It may still be wrong (a firewall,
+    an address that moved), and then it does what any false alarm does.
+    """
+
+    name: Name
+    life: int
+
+
+class Tuned(msgspec.Struct, frozen=True, array_like=True):
+    """The prescriber, or an operator's hand, says how often these units are to be captured."""
+
+    units: tuple[Asset, ...]
+    capture_period_ns: int
 
 
 class Ready:

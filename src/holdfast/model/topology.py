@@ -32,7 +32,7 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A Spark query that reads edges. The pipeline's own sinks hold retention; others have a lease."""
+    """A query that reads edges. The pipeline's own sinks hold retention; anyone else who subscribes has a lease."""
 
     id: Consumer
     edges: tuple[Edge, ...]
@@ -76,10 +76,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 if not reader.leased:
                     found[edge].append(reader.id)
         return {edge: tuple(sorted(names)) for edge, names in found.items()}
-
-    @cached_property
-    def leased(self) -> frozenset[Consumer]:
-        return frozenset(r.id for r in self.readers if r.leased)
 
     @cached_property
     def ledgers(self) -> tuple[Asset, ...]:

@@ -37,6 +37,8 @@ class WindowSum:
     """Sum of values per key over tumbling windows; windows close in order of (end, key)."""
 
     __slots__ = ("costs", "dirty", "meter", "outputs", "watermark", "width", "windows")
+    lag = 0
+    torn = False
 
     def __init__(self, spec: UnitSpec, width: int, costs: Costs, meter: Meter) -> None:
         self.width = width
@@ -74,6 +76,9 @@ class WindowSum:
         state = WindowState((self.watermark, dict(self.windows)))
         self.meter.spent_ns += self.costs.capture_window_ns * len(state)
         return state
+
+    def fits(self, state: object) -> bool:
+        return True
 
     def paste(self, state: object, whole: bool) -> None:
         assert_state(state)

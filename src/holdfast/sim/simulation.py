@@ -49,6 +49,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     trigger_ms: int = 150
     reader_trigger_ms: int = 120
     spark_start_ms: int = 150
+    #: Peers of a crashed node find their connections refused.
+    resets: bool = False
     #: Restart crashed nodes before the liveness phase.
     revive: bool = True
     #: False: stop after the safety phase (scenarios that break the promise on purpose).
@@ -103,6 +105,7 @@ class Simulation:
             costs=setup.costs,
             seed=setup.seed,
             window_ns=setup.window_ms * MS,
+            resets=setup.resets,
         )
         self.trace = trace
         if trace is not None:

@@ -58,6 +58,7 @@ def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...
         window_ms=rng.choice((50, 200, 200, 1_000)),
         disorder_ms=rng.choice((20, 100, 300)),
         trigger_ms=rng.choice((100, 200)),
+        resets=seed % 3 == 1,
         revive=rng.random() < 0.7,
     )
 

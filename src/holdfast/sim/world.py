@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 
 from holdfast.core.node import Node
-from holdfast.core.ready import TICK, DiskFull, Effect, Ready, Received, Spill
-from holdfast.model.config import Config
+from holdfast.core.ready import TICK, DiskFull, Effect, Ready, Received, Spill, Unreachable
+from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Name, life_of, name_of
 from holdfast.model.messages import Message
 from holdfast.model.record import Record, first_record
@@ -39,12 +39,15 @@ class World:
         seed: int,
         window_ns: int,
         spares: tuple[Name, ...] = (),
+        resets: bool = False,
     ) -> None:
         self.topology = topology
         self.names = (*names, *spares)
         self.config = config
         self.costs = costs
         self.window_ns = window_ns
+        #: The network tells peers that a process is gone.
+        self.resets = resets
         self.rng = Random(f"world {seed}")
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
@@ -120,6 +123,17 @@ class World:
             for other in list(self.processes.values()):
                 if other.host == address and other.alive:
                     self.crash(other.address)
+            if self.resets:
+                self._reset(process)
+
+    def _reset(self, gone: Process) -> None:
+        """Peers find their connections refused, unless they are cut off; some sooner than others."""
+        name = name_of(gone.address)
+        event = Unreachable(name, life_of(gone.address))
+        for peer in self.names:
+            other = self.processes.get(peer)
+            if other is not None and other.alive and (peer, name) not in self.network.cuts and self.rng.random() < 0.8:
+                self.call(self.rng.randrange(50 * MS), lambda other=other: self.feed_if_awake(other, event))
 
     def stall(self, address: Address, for_ns: int, *, clock_stops: bool) -> None:
         """The process freezes; when it wakes it may believe that no time has passed."""
@@ -219,6 +233,14 @@ class World:
 
     def feed_if_alive(self, process: Process, event: object) -> None:
         if process.alive:
+            self.feed(process, event)
+
+    def feed_if_awake(self, process: Process, event: object) -> None:
+        """Later if it is stalled or busy."""
+        free_ns = max(process.stalled_ns, process.busy_ns)
+        if process.alive and free_ns > self.now_ns:
+            self.call(free_ns - self.now_ns, lambda: self.feed_if_awake(process, event))
+        elif process.alive:
             self.feed(process, event)
 
     def do(self, process: Process, ready: Ready) -> None:

@@ -1,0 +1,220 @@
+"""What protection costs, and how a windowed aggregate compares with Structured Streaming's own on the same two cores.
+
+Throughput: a backlog of parquet files, one file per micro-batch, count and sum per key over tumbling windows, from
+1,000 to 10,000,000 keys; rows per second and CPU seconds per 100,000 rows between the commit of an early batch and
+that of the last one, over all processes of each system. Protection off is a single node, on is three with a backup of
+every unit. Delay: 20,000 rows a second by the wall clock (the source of bench/recovery), the time between the end of a
+window and its arrival at the sink.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench import recovery
+from bench.harness import Report
+from bench.overhead.data import write_files
+
+DESCRIPTION = "throughput, CPU and delay with protection off and on, against Structured Streaming's own aggregate"
+ROOT = Path(__file__).resolve().parents[2]
+SHARDS = 4
+#: Batches before this one are warm-up.
+FIRST_BATCH = 4
+LIMIT_S = 900.0
+
+
+class Meter:
+    """Watches a checkpoint's commits, and the CPU of all processes below (and of) some roots."""
+
+    def __init__(self, commits: Path, last: int, roots: list[int]) -> None:
+        self.commits = commits
+        self.last = last
+        self.roots = roots
+        self.began = self.ended = (0.0, 0.0)
+        self.done = threading.Event()
+        self._cpu: dict[int, float] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _cpu_s(self) -> float:
+        """All CPU seconds so far; a process that has ended keeps what it had."""
+        for root in self.roots:
+            try:
+                family = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+            for process in family:
+                try:
+                    times = process.cpu_times()
+                except psutil.NoSuchProcess:
+                    continue
+                self._cpu[process.pid] = times.user + times.system
+        return sum(self._cpu.values())
+
+    def _run(self) -> None:
+        while not self.done.wait(0.05):
+            cpu = self._cpu_s()
+            if not self.began[0] and (self.commits / str(FIRST_BATCH)).exists():
+                self.began = ((self.commits / str(FIRST_BATCH)).stat().st_mtime, cpu)
+            if (self.commits / str(self.last)).exists():
+                self.ended = ((self.commits / str(self.last)).stat().st_mtime, cpu)
+                self.done.set()
+
+    def wait(self, what: str) -> None:
+        if not self.done.wait(LIMIT_S):
+            self.done.set()
+            raise RuntimeError(f"{what}: not through within {LIMIT_S:.0f} s")
+
+    def figures(self, rows_per_file: int) -> dict[str, float]:
+        rows = rows_per_file * (self.last - FIRST_BATCH)
+        seconds, cpu = self.ended[0] - self.began[0], self.ended[1] - self.began[1]
+        return {"rows_per_s": round(rows / seconds), "cpu_s_per_100k": round(cpu / rows * 100_000, 3)}
+
+
+def _plain(options: dict[str, Any], home: Path, last: int, rows: int) -> dict[str, float]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.overhead.plain", json.dumps(options)],
+        env=recovery._environment(options),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=(home / "plain.log").open("ab"),
+        start_new_session=True,
+    )
+    meter = Meter(Path(options["checkpoint"]) / "commits", last, [process.pid])
+    try:
+        meter.wait("plain Structured Streaming")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return meter.figures(rows)
+
+
+def _holdfast(options: dict[str, Any], home: Path, last: int, rows: int, nodes: int) -> dict[str, float]:
+    from holdfast.cli.run import Options, start_run
+
+    os.environ.update(recovery._environment(options))
+    settings = ('state_limit = "4 GB"',)
+    started = start_run(
+        Path(__file__).parent / "query.py",
+        Options(nodes=nodes, directory=home / "run", standby=False, master="local[2]", settings=settings),
+    )
+    try:
+        (stage,) = (s.id for s in started.plan.stages if s.kind == "source")
+        pids = [process.pid for process in started.nodes.processes.values()]
+        meter = Meter(home / "run" / "checkpoints" / stage / "commits", last, pids)
+        meter.wait(f"Holdfast on {nodes} nodes")
+    finally:
+        started.stop()
+    return meter.figures(rows)
+
+
+def _throughput(keys: int, files: int, rows: int, scratch: Path) -> list[dict[str, Any]]:
+    base = scratch / f"keys-{keys}"
+    write_files(base / "input", files=files, rows=rows, keys=keys)
+    options = {"input": str(base / "input"), "window": "10 seconds", "shards": SHARDS}
+    found = []
+    for system, nodes in (("Holdfast, unprotected", 1), ("Holdfast, protected", 3), ("plain Structured Streaming", 0)):
+        home = base / system.replace(" ", "-").replace(",", "")
+        home.mkdir()
+        mine = {**options, "checkpoint": str(home / "checkpoint")}
+        measured = _holdfast(mine, home, files - 1, rows, nodes) if nodes else _plain(mine, home, files - 1, rows)
+        found.append({"keys": keys, "system": system, **measured})
+        print(f"    {keys:>10,} keys  {system:<28} {measured}", flush=True)
+    return found
+
+
+def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
+    """Time from the end of a window to its arrival at the sink, 20,000 rows a second."""
+    from holdfast.cli.run import Options, start_run
+
+    found = []
+    for system in ("Holdfast, protected", "plain Structured Streaming"):
+        home = scratch / ("delay-" + system.split(" ")[0].strip(","))
+        home.mkdir()
+        options = recovery._options(home)
+        os.environ.update(recovery._environment(options))
+        if system.startswith("Holdfast"):
+            file = Path(recovery.__file__).parent / "query.py"
+            started = start_run(file, Options(nodes=3, directory=home / "run", standby=False))
+            end = started.stop
+        else:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "bench.recovery.plain", json.dumps(options)],
+                env=recovery._environment(options), cwd=ROOT, stdout=subprocess.DEVNULL,
+                stderr=(home / "plain.log").open("ab"), start_new_session=True,
+            )  # fmt: skip
+            end = lambda process=process: (os.killpg(process.pid, signal.SIGKILL), process.wait())  # noqa: E731
+        try:
+            recovery._wait_for(options, 0.0, 60, recovery.FIRST_LIMIT_S, system)
+            began = time.time()
+            time.sleep(seconds)
+            waits = sorted(a["at"] - a["end"] for a in recovery.arrivals(options) if a["at"] > began)
+        finally:
+            end()
+        found.append({"system": system, "batches": len(waits), "p50_s": round(statistics.median(waits), 3),
+                      "p99_s": round(waits[int(len(waits) * 0.99)], 3)})  # fmt: skip
+    return found
+
+
+def run(quick: bool) -> Report:
+    report = Report("overhead", DESCRIPTION)
+    sizes = [(1_000, 12, 200_000)] if quick else [
+        (1_000, 24, 500_000), (100_000, 24, 500_000), (1_000_000, 24, 500_000), (10_000_000, 24, 500_000),
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
+        rows = [row for size in sizes for row in _throughput(*size, Path(scratch))]
+        delays = _delays(15.0 if quick else 40.0, Path(scratch))
+    report.data = {"throughput": rows, "delay": delays}
+    _claims(report, rows, delays)
+    report.plot = lambda figure: _plot(figure, rows)
+    report.notes.append("one file per micro-batch, windows of 10 s (ten files), local[2]; protected: 3 nodes")
+    return report
+
+
+def _claims(report: Report, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
+    def of(keys: int, system: str) -> dict[str, Any]:
+        return next(r for r in rows if (r["keys"], r["system"]) == (keys, system))
+
+    for keys in sorted({r["keys"] for r in rows}):
+        on, off = of(keys, "Holdfast, protected"), of(keys, "Holdfast, unprotected")
+        plain = of(keys, "plain Structured Streaming")
+        speed = on["rows_per_s"] / plain["rows_per_s"]
+        report.claim(f"throughput over plain, {keys:,} keys", "design §7", ">= 1.5", f"{speed:.2f}", speed >= 1.5)
+        cpu = on["cpu_s_per_100k"] / plain["cpu_s_per_100k"]
+        report.claim(f"CPU per row over plain, {keys:,} keys", "design §7", "< 1", f"{cpu:.2f}", cpu < 1)
+        cost = 1 - on["rows_per_s"] / off["rows_per_s"]
+        report.claim(f"throughput lost to protection, {keys:,} keys", "hybrid-ha, design §7", "<= 3%",
+                     f"{100 * cost:.0f}%", cost <= 0.03)  # fmt: skip
+    ours, plains = delays
+    report.claim("delay p50 over plain", "design §7", "<= 1", f"{ours['p50_s'] / plains['p50_s']:.2f}",
+                 ours["p50_s"] <= plains["p50_s"])  # fmt: skip
+    report.claim("delay p99 over plain", "design §7", "<= 1", f"{ours['p99_s'] / plains['p99_s']:.2f}",
+                 ours["p99_s"] <= plains["p99_s"])  # fmt: skip
+
+
+def _plot(figure, rows: list[dict[str, Any]]) -> None:
+    left, right = figure.subplots(1, 2)
+    for system in dict.fromkeys(r["system"] for r in rows):
+        mine = [r for r in rows if r["system"] == system]
+        keys = [r["keys"] for r in mine]
+        left.plot(keys, [r["rows_per_s"] for r in mine], marker="o", label=system)
+        right.plot(keys, [r["cpu_s_per_100k"] for r in mine], marker="o", label=system)
+    for axes, label in ((left, "rows per second"), (right, "CPU seconds per 100,000 rows")):
+        axes.set_xscale("log")
+        axes.set_xlabel("keys")
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    left.legend(fontsize=8)

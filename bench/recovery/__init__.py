@@ -1,0 +1,235 @@
+"""How long the output pauses after kill -9: Holdfast beside plain Structured Streaming, same query, same rows, one run.
+
+Both read a source that makes 20,000 rows a second by the wall clock, count per key over short tumbling windows (short,
+so that the cadence of the output does not hide the gap) and write through the same foreachBatch sink. Plain Spark is
+killed (driver and JVM) and started again at once with its checkpoint. On Holdfast nodes are killed: those that hold
+units only, and those that also run a Spark stage. A gap is the longest pause between two arrivals at the sink around
+the kill; Holdfast's is also measured on the stream itself, by a guest, because the sink is a Spark query with a cadence
+of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Report
+
+DESCRIPTION = "output gap after kill -9, against plain Structured Streaming restarted at once"
+ROOT = Path(__file__).resolve().parents[2]
+RATE, KEYS, WINDOW, DELAY, SHARDS = 20_000, 5_000, "200 milliseconds", "200 milliseconds", 8
+FIRST_LIMIT_S = 180.0
+RESUME_LIMIT_S = 120.0
+
+
+def _options(home: Path) -> dict[str, Any]:
+    return {
+        "start_us": int(time.time() * 1_000_000),
+        "rate": RATE,
+        "keys": KEYS,
+        "window": WINDOW,
+        "delay": DELAY,
+        "shards": SHARDS,
+        "out": str(home / "arrivals.jsonl"),
+        "checkpoint": str(home / "checkpoint"),
+    }
+
+
+def _environment(options: dict[str, Any]) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return {**os.environ, "PYTHONPATH": path, "HOLDFAST_BENCH": json.dumps(options)}
+
+
+def arrivals(options: dict[str, Any]) -> list[dict[str, float]]:
+    try:
+        lines = Path(options["out"]).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def pause(times: list[float], at: float) -> float:
+    """The longest pause that began at most a second after `at` and ended after it."""
+    spans = [b - a for a, b in itertools.pairwise(times) if b >= at and a <= at + 1.0]
+    return max(spans, default=float("nan"))
+
+
+def _wait_for(options: dict[str, Any], since: float, count: int, limit_s: float, what: str) -> None:
+    """Until so many batches have arrived after `since`."""
+    deadline = time.monotonic() + limit_s
+    while sum(a["at"] > since for a in arrivals(options)) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what}: no output within {limit_s:.0f} s")
+        time.sleep(0.1)
+
+
+# --- plain Structured Streaming ---------------------------------------------------------------------------------------
+
+
+def _plain(kills: int, quiet_s: float, home: Path) -> list[dict[str, Any]]:
+    options = _options(home)
+    rows = []
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "bench.recovery.plain", json.dumps(options)],
+            env=_environment(options),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=(home / "plain.log").open("ab"),
+            start_new_session=True,
+        )
+
+    process = start()
+    try:
+        _wait_for(options, 0.0, 20, FIRST_LIMIT_S, "plain Structured Streaming")
+        for number in range(kills):
+            time.sleep(quiet_s)
+            usual = _usual([a["at"] for a in arrivals(options)])
+            at = time.time()
+            os.killpg(process.pid, signal.SIGKILL)  # the driver and its JVM
+            process.wait()
+            process = start()
+            _wait_for(options, at + 1.0, 5, RESUME_LIMIT_S, "plain Structured Streaming after a kill")
+            gap = pause([a["at"] for a in arrivals(options)], at)
+            rows.append({"system": "plain Structured Streaming", "kill": number + 1, "of": "driver", "at": "sink",
+                         "gap_s": round(gap, 3), "usual_s": usual})  # fmt: skip
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return rows
+
+
+def _usual(times: list[float]) -> float:
+    spans = [b - a for a, b in itertools.pairwise(times[-12:])]
+    return round(statistics.median(spans), 3) if spans else float("nan")
+
+
+# --- Holdfast ------------------------------------------------------------------------------------------------------
+
+
+def _holdfast(kills: int, quiet_s: float, home: Path, heartbeat: str) -> list[dict[str, Any]]:
+    from holdfast.cli.run import Options, start_run
+    from holdfast.runtime.probe import Probe
+
+    options = _options(home)
+    os.environ.update(_environment(options))
+    settings = (f'heartbeat = "{heartbeat}"',)
+    started = start_run(
+        Path(__file__).parent / "query.py", Options(nodes=4, directory=home / "run", restart_s=3.0, settings=settings)
+    )
+    rows = []
+    try:
+        _wait_for(options, 0.0, 20, FIRST_LIMIT_S, "Holdfast")
+        probe = Probe(started.plan, "counts", started.run.endpoints, started.run.security)
+        for kind in ("units only", "a Spark stage"):
+            for number in range(kills):
+                _wait_until_calm(started, quiet_s)
+                victim = _victim(started, with_stage=kind != "units only", number=number)
+                times = [a["at"] for a in arrivals(options)]
+                usual, usual_stream = _usual(times), round(probe.gap(time.time() - 3.0, time.time()), 3)
+                at = time.time()
+                started.nodes.kill(victim)
+                _wait_for(options, at + 1.0, 5, RESUME_LIMIT_S, "Holdfast after a kill")
+                gap = pause([a["at"] for a in arrivals(options)], at)
+                stream_gap = probe.gap(at, at + 1.0)
+                rows.append({"system": "Holdfast", "kill": number + 1, "of": kind, "at": "stream",
+                             "gap_s": round(stream_gap, 3), "usual_s": usual_stream})  # fmt: skip
+                rows.append({"system": "Holdfast", "kill": number + 1, "of": kind, "at": "sink",
+                             "gap_s": round(gap, 3), "usual_s": usual})  # fmt: skip
+        probe.close()
+    finally:
+        started.stop()
+    return rows
+
+
+def _places(started) -> tuple[dict[str, Any], dict[str, Any]]:
+    from holdfast.cli.watch import cluster_status
+
+    record = cluster_status(started.run)["record"]
+    return record["members"], record["places"]
+
+
+def _wait_until_calm(started, quiet_s: float) -> None:
+    """All nodes are back, every unit has a backup, every stage a standby that is ready; then a while more."""
+    deadline = time.monotonic() + RESUME_LIMIT_S
+    while time.monotonic() < deadline:
+        members, places = _places(started)
+        if len(members) == len(started.nodes.names) and all(p["backup"] and not p["joining"] for p in places.values()):
+            break
+        time.sleep(0.3)
+    time.sleep(quiet_s)
+
+
+def _victim(started, *, with_stage: bool, number: int) -> str:
+    """A node that runs a stage, or one that runs none but holds units; the coordinator is among them now and then."""
+    _, places = _places(started)
+    staged = {p["primary"].partition("#")[0] for p in places.values() if p["stage"]}
+    united = {p["primary"].partition("#")[0] for a, p in places.items() if "-" in a and "#" in p["primary"]}
+    names = sorted(staged if with_stage else united - staged)
+    return names[number % len(names)]
+
+
+# --- the bench ------------------------------------------------------------------------------------------------------
+
+
+def run(quick: bool) -> Report:
+    report = Report("recovery", DESCRIPTION)
+    kills, quiet_s = (2, 5.0) if quick else (5, 15.0)
+    heartbeat = "100 ms"
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
+        homes = {name: Path(scratch) / name for name in ("holdfast", "plain")}
+        for home in homes.values():
+            home.mkdir()
+        rows = _holdfast(kills, quiet_s, homes["holdfast"], heartbeat)
+        rows += _plain(kills, quiet_s, homes["plain"])
+    report.data["gaps"] = rows
+
+    def gaps(system: str, of: str, at: str) -> list[float]:
+        return [r["gap_s"] for r in rows if (r["system"], r["of"], r["at"]) == (system, of, at)]
+
+    plain = statistics.median(gaps("plain Structured Streaming", "driver", "sink"))
+    stream = statistics.median(gaps("Holdfast", "units only", "stream"))
+    sink = statistics.median(gaps("Holdfast", "units only", "sink"))
+    staged = statistics.median(gaps("Holdfast", "a Spark stage", "sink"))
+    usual = statistics.median(r["usual_s"] for r in rows if r["system"] == "Holdfast" and r["at"] == "stream")
+    detection_s = 0.4  # three heartbeats of 100 ms, and the tick that notices
+    goal = "issue 4, design §7"
+    report.claim("gap on the stream, node with units", goal, "<= 1/40 of plain", f"{plain / stream:.0f} times shorter",
+                 stream * 40 <= plain)  # fmt: skip
+    report.claim("gap at the sink, node with units", goal, "<= 1/40 of plain", f"{plain / sink:.0f} times shorter",
+                 sink * 40 <= plain)  # fmt: skip
+    report.claim("gap on the stream beyond its usual pause", goal, "detection (0.4 s) + 0.1 s",
+                 f"{stream - usual:.3f} s", stream - usual <= detection_s + 0.1)  # fmt: skip
+    report.claim("gap at the sink, node with a Spark stage", "own", "<= 1/10 of plain",
+                 f"{plain / staged:.0f} times shorter", staged * 10 <= plain)  # fmt: skip
+    report.plot = lambda figure: _plot(figure, rows)
+    report.notes.append(
+        f"{RATE} rows/s, {KEYS} skewed keys, windows of {WINDOW}, watermark {DELAY}, 4 nodes, heartbeat {heartbeat};"
+        f" median gap: plain {plain:.2f} s, Holdfast {stream:.3f} s (stream), {sink:.3f} s (sink), {staged:.2f} s"
+        " (sink, node with a stage)"
+    )
+    return report
+
+
+def _plot(figure, rows: list[dict[str, Any]]) -> None:
+    axes = figure.subplots()
+    groups = list(dict.fromkeys((r["system"], r["of"], r["at"]) for r in rows))
+    for i, group in enumerate(groups):
+        values = [r["gap_s"] for r in rows if (r["system"], r["of"], r["at"]) == group]
+        axes.scatter([i] * len(values), values, s=30)
+    axes.set_xticks(range(len(groups)), [f"{s}\nkill: {o}\nat the {a}" for s, o, a in groups], fontsize=8)
+    axes.set_yscale("log")
+    axes.set_ylabel("output gap, seconds (log)")
+    axes.set_title("kill -9: how long the output pauses")
+    axes.grid(axis="y", alpha=0.3)

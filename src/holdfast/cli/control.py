@@ -1,0 +1,134 @@
+"""`holdfast drain` and `holdfast stop`: the operator's hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import ConfigError, HoldfastError
+
+from .runs import JsonOption, Run, RunArgument, find_run, say
+from .watch import cluster_status
+
+LOOK_S = 0.5
+TELL_AGAIN_S = 5.0
+
+
+def drain(
+    node: Annotated[str, typer.Argument(help="Name of the node, as `holdfast status` shows it.")],
+    run: RunArgument = None,
+    limit: Annotated[float, typer.Option(help="Seconds to wait until it holds nothing.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Move everything away from a node, without a gap; then it can be stopped.
+
+    Examples:  holdfast drain n2
+    """
+    found = find_run(run)
+    if node not in found.endpoints:
+        raise ConfigError(f"no node {node!r}", hint=f"There are {', '.join(sorted(found.endpoints))}.")
+    found.ask_all("drain", {"name": node})
+    began = time.monotonic()
+    held = _held(found, node)
+    while held:
+        if time.monotonic() - began > limit:
+            raise ConfigError(
+                f"{node} still holds {len(held)} after {limit:.0f} s",
+                detail=", ".join(held[:6]),
+                hint="Is there another node that could take them? `holdfast status` shows it.",
+            )
+        time.sleep(LOOK_S)
+        held = _held(found, node)
+    took = time.monotonic() - began
+    if as_json:
+        say({"node": node, "seconds": round(took, 3)})
+    else:
+        typer.echo(f"{node} holds nothing any more ({took:.1f} s); it can be stopped.")
+
+
+def _held(run: Run, node: str) -> list[str]:
+    places = cluster_status(run)["record"]["places"]
+    seats = ("primary", "backup", "joining")
+    return sorted(a for a, p in places.items() if any((p[s] or "").partition("#")[0] == node for s in seats))
+
+
+def stop(
+    run: RunArgument = None,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="Read what is there, close all windows, let the sinks write them; then stop."),
+    ] = False,
+    limit: Annotated[float, typer.Option(help="Seconds to wait for --finish.")] = 600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a run: at once, or with --finish after every window was closed and written.
+
+    Examples:  holdfast stop --finish && holdfast verify
+    """
+    found = find_run(run)
+    began = time.monotonic()
+    if finish:
+        finish_run(found, limit_s=limit, tell=None if as_json else typer.echo)
+    found.ask_all("stop")
+    if found.supervisor:
+        _stop_process(found.supervisor)
+    if as_json:
+        say({"run": found.dir, "finished": finish, "seconds": round(time.monotonic() - began, 3)})
+    else:
+        typer.echo(f"{found.pipeline} is stopped.")
+
+
+def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
+    """Seal an infinite watermark and wait until every stage says that it has finished."""
+    deadline = time.monotonic() + limit_s
+    told = 0.0
+    shown: list[str] = []
+    while True:
+        if time.monotonic() - told > TELL_AGAIN_S:
+            run.ask("finish", timeout_s=30.0)  # again and again: a node that came back does not know
+            told = time.monotonic()
+        waiting = unfinished(run)
+        if not waiting:
+            return
+        if tell and waiting != shown:
+            tell(f"waiting for {', '.join(waiting)} to finish")
+            shown = waiting
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{run.pipeline} did not finish within {limit_s:.0f} s",
+                detail=f"Still at work: {', '.join(waiting)}.",
+                hint="`holdfast events` tells what they do; --limit waits longer.",
+            )
+        time.sleep(LOOK_S)
+
+
+def unfinished(run: Run) -> list[str]:
+    """Stages that have not said that everything is through."""
+    answers = run.ask_all("status")
+    stages: dict[str, bool] = {}
+    for answer in answers.values():
+        for asset, place in answer["places"].items():
+            if place["stage"]:
+                stages.setdefault(asset, False)
+        for asset in answer.get("finished", []):
+            stages[asset] = True
+    if not stages:
+        raise HoldfastError(f"no node of {run.pipeline} answers", hint="`holdfast events` tells what happened last.")
+    return sorted(asset for asset, done in stages.items() if not done)
+
+
+def _stop_process(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)

@@ -1,0 +1,296 @@
+"""`holdfast run`: plan a file, start nodes on this machine, watch over them until the run ends.
+
+The parts do the work: `planning` plans in a process of its own, `runtime.local` keeps the node processes alive, the
+nodes start Spark. This command only ties them together and shows what happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.plan import Plan
+from holdfast.prescriber.units import duration_s, fraction
+from holdfast.runtime.local import LocalNodes
+
+from .control import unfinished
+from .planning import plan_file
+from .runs import RUNS, Run
+from .story import read_events, write_event
+from .watch import cluster_status, status_view
+
+LOOK_S = 1.0
+WARM_LIMIT_S = 600
+SLA_LOOK_S = 5.0
+
+
+class Options(msgspec.Struct, kw_only=True, frozen=True):
+    """How a local run is set up."""
+
+    nodes: int = 4
+    directory: Path | None = None
+    fresh: bool = False
+    master: str = "local[*]"
+    conf: tuple[str, ...] = ()
+    standby: bool = True
+    restart_s: float | None = 3.0
+    #: Further settings of every node, as TOML lines: `heartbeat = "50 ms"`.
+    settings: tuple[str, ...] = ()
+
+
+class LocalRun:
+    """A pipeline on this machine: its directory, its plan, its nodes."""
+
+    def __init__(self, run: Run, plan: Plan, nodes: LocalNodes, warnings: list[str]) -> None:
+        self.run = run
+        self.plan = plan
+        self.nodes = nodes
+        self.warnings = warnings
+
+    def is_finished(self) -> bool:
+        try:
+            return not unfinished(self.run)
+        except HoldfastError:
+            return False
+
+    def stop(self) -> None:
+        self.nodes.stop()
+
+
+def start_run(
+    file: Path,
+    options: Options,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
+    """Plan, start the nodes, and leave `run.json` for the other commands."""
+    if options.nodes < 1:
+        raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
+    directory = _make_directory(file, options)
+    tell(f"planning {file}")
+    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
+    shutil.copy2(file, directory / "pipeline.py")
+    (directory / "source.txt").write_text(str(file.resolve()))
+    tell("preparing kernels (compiled once on a machine, then loaded)")
+    _warm(directory)
+    nodes = LocalNodes(
+        directory,
+        [f"n{i}" for i in range(options.nodes)],
+        settings=_settings(options),
+        restart_s=options.restart_s,
+    )
+    run = Run(
+        pipeline=plan.pipeline,
+        source=str(file.resolve()),
+        cwd=os.getcwd(),
+        endpoints=nodes.endpoints,
+        metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
+        secret_file=str(nodes.secret_file),
+        supervisor=os.getpid(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        dir=str(directory),
+    )
+    (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2))
+    tell(f"starting {options.nodes} nodes")
+    nodes.start(told)
+    return LocalRun(run, plan, nodes, warnings)
+
+
+def _warm(directory: Path) -> None:
+    """Compile before the nodes start: several that compile the same at once would take several times as long."""
+    command = [sys.executable, "-m", "holdfast.runtime.warm", str(directory / "plan.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WARM_LIMIT_S, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
+
+
+def _make_directory(file: Path, options: Options) -> Path:
+    directory = options.directory or RUNS / file.stem
+    if (directory / "run.json").exists():
+        if not options.fresh:
+            raise ConfigError(
+                f"{directory} holds an earlier run",
+                detail="State lives in the nodes' memory: a run that has ended cannot be gone on with.",
+                hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
+            )
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory.resolve()
+
+
+def _settings(options: Options) -> str:
+    lines = [f"master = {json.dumps(options.master)}", f"standby = {str(options.standby).lower()}", *options.settings]
+    conf = dict(_pair(pair) for pair in options.conf)
+    if conf:
+        lines.append("conf = {" + ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in conf.items()) + "}")
+    return "\n".join(lines)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--conf {text!r} cannot be read", hint="Write --conf spark.some.key=value.")
+    return key, value
+
+
+@contextmanager
+def until_told() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C or SIGTERM, instead of dying in the middle of something."""
+    told = threading.Event()
+    before = {sign: signal.signal(sign, lambda *_: told.set()) for sign in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield told
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+
+
+def run_command(
+    file: Annotated[Path, typer.Argument(help="Python file that makes the pipeline.")],
+    nodes: Annotated[int, typer.Option(help="Nodes on this machine; three or more can replace each other.")] = 4,
+    directory: Annotated[Path | None, typer.Option("--dir", help="Where the run lives [./holdfast-run/FILE].")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in that directory first.")] = False,
+    master: Annotated[str, typer.Option(help="Spark's master for the stages.")] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
+    standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,
+    restart: Annotated[float, typer.Option(help="Start a dead node again after so many seconds; -1: never.")] = 3.0,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
+    ] = None,
+    sla: Annotated[
+        str | None, typer.Option(help="Uptime wanted (99.99%): measure, prescribe and apply, again when it changes.")
+    ] = None,
+    mtbf: Annotated[str, typer.Option(help="With --sla: how rarely a node fails, until failures are seen.")] = "30d",
+    explain: Annotated[bool, typer.Option("--explain", help="Only show the plan.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON lines instead of a live table.")] = False,
+) -> None:
+    """Run a pipeline on this machine. Ctrl-C stops it; `holdfast stop --finish` closes all windows first.
+
+    Examples:  holdfast run netmon.py --nodes 4
+               holdfast run netmon.py --master spark://host:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --sla 99.99%
+               holdfast run netmon.py --explain
+    """
+    options = Options(
+        nodes=nodes,
+        directory=directory,
+        fresh=fresh,
+        master=master,
+        conf=tuple(conf or ()),
+        standby=standby,
+        restart_s=restart if restart >= 0 else None,
+        settings=tuple(setting or ()),
+    )
+    console = Console(stderr=True)
+    wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
+    with until_told() as told:
+        if explain:
+            _explain(file, as_json)
+            return
+        started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
+        try:
+            _tell_start(started, console, as_json)
+            guard = _guard(started, *wanted, console) if wanted else None
+            finished = _watch(started, told, console, as_json, guard)
+        finally:
+            started.stop()
+    if not as_json:
+        console.print(f"{started.run.pipeline} {'has finished' if finished else 'is stopped'}.", highlight=False)
+
+
+def _explain(file: Path, as_json: bool) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
+        plan, _ = plan_file(file, Path(scratch), query="explain")
+        shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
+        typer.echo(shown)
+
+
+def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
+    for warning in started.warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False)
+    if as_json:
+        typer.echo(json.dumps({"event": "started", "run": started.run.dir, "endpoints": started.run.endpoints}))
+    else:
+        console.print((started.run.path / "explain.txt").read_text(), highlight=False)
+        console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", highlight=False)
+
+
+def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> Callable[[dict[str, Any]], None]:
+    """Called with every look at the nodes: keeps the operators' settings as the prescriber wants them."""
+    from holdfast.runtime.measured import mtbf_s
+    from holdfast.runtime.sla import SlaWatch
+
+    began = time.monotonic()
+
+    def tune(operator: str, seconds: float) -> None:
+        started.run.ask("tune", {"operator": operator, "capture_period_ms": seconds * 1000})
+
+    def tell(kind: str, text: str, fields: dict[str, Any]) -> None:
+        write_event(started.run.path, kind, text, **fields)
+        console.print(text, highlight=False)
+
+    watch = SlaWatch(started.plan, sla, nodes=len(started.nodes.names), tune=tune, tell=tell)
+    looked = -SLA_LOOK_S
+
+    def look(answers: dict[str, Any]) -> None:
+        nonlocal looked
+        now = time.monotonic()
+        if now - looked < SLA_LOOK_S:
+            return
+        looked = now
+        mtbf = mtbf_s(read_events(started.run.path), len(started.nodes.names), now - began, prior_s)
+        watch.look(answers, mtbf, now)
+
+    return look
+
+
+def _watch(
+    started: LocalRun,
+    told: threading.Event,
+    console: Console,
+    as_json: bool,
+    guard: Callable[[dict[str, Any]], None] | None,
+) -> bool:
+    """Show what happens until it has finished (true) or somebody ends it (false)."""
+    show = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal and not as_json else None
+    if show:
+        show.start()
+    try:
+        while not told.wait(LOOK_S):
+            try:
+                status = cluster_status(started.run)
+            except HoldfastError:
+                continue
+            if guard:
+                guard(status["nodes"])
+            if show:
+                show.update(status_view(started.run.pipeline, status))
+            elif as_json:
+                typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
+            if started.is_finished():
+                return True
+        return False
+    finally:
+        if show:
+            show.stop()

@@ -1,0 +1,78 @@
+"""`holdfast verify`: the audit. Recomputes the results with plain Spark in batch and compares them row by row."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from holdfast.errors import ConfigError, HoldfastError
+
+from .planning import read_plan
+from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
+
+VERIFY_LIMIT_S = 3600
+
+
+def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
+    """Was anything lost or doubled? Compares what the sinks hold with one Spark batch job over the same input.
+
+    Late rows that were recorded are left out; only windows that have closed are compared, so stop the run with
+    `holdfast stop --finish` first. Exit code 0: equal; 1: not, and it says what is missing or doubled.
+
+    Examples:  holdfast stop --finish && holdfast verify
+               holdfast verify holdfast-run/netmon --json
+    """
+    found = find_run(run)
+    if not as_json:
+        typer.echo(f"recomputing {found.pipeline} with plain Spark in batch …", err=True)
+    verdict = verify_run(found)
+    if as_json:
+        say(verdict)
+    else:
+        typer.echo(verdict["text"])
+    raise typer.Exit(0 if verdict["holds"] else 1)
+
+
+def verify_run(run: Run) -> dict[str, Any]:
+    """In a process of its own, in the directory where the run was started: the user's paths mean the same there."""
+    command = [sys.executable, "-m", "holdfast.cli.verify", run.dir]
+    try:
+        done = subprocess.run(
+            command, cwd=run.cwd, capture_output=True, text=True, timeout=VERIFY_LIMIT_S, check=False, env=os.environ
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
+    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else {}
+    if "what" in told:
+        raise ConfigError(told["what"], detail=told["detail"], hint=told["hint"])
+    if "holds" not in told:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ConfigError(f"{run.pipeline} cannot be verified", detail=last[0])
+    return told
+
+
+def main() -> None:
+    from holdfast.pipeline import load
+    from holdfast.pipeline.verify import verify as recompute
+    from holdfast.spark.session import session
+
+    directory = Path(sys.argv[1])
+    try:
+        run = read_run(directory)
+        pipeline = load(run.file)
+        spark = session(f"verify {run.pipeline}", master="local[*]")
+        verdict = recompute(pipeline, read_plan(directory), directory, spark)
+    except HoldfastError as error:
+        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}))
+        sys.exit(2)
+    print(json.dumps(verdict.as_json()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""`holdfast status` and `holdfast events`: what runs where now, and what happened."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .runs import JsonOption, Run, RunArgument, find_run, say
+from .story import read_events, sentence
+
+#: How often `--watch` and `--follow` look again.
+LOOK_S = 1.0
+
+
+def status(
+    run: RunArgument = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep looking, once a second, until Ctrl-C.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Who runs what: members, units with primary and backup, stages, queues.
+
+    Examples:  holdfast status
+               holdfast status holdfast-run/netmon --watch
+               holdfast status --json | jq .units
+    """
+    found = find_run(run)
+    if as_json:
+        say(cluster_status(found))
+        return
+    console = Console()
+    if not watch:
+        console.print(status_view(found.pipeline, cluster_status(found)))
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        while True:
+            live.update(status_view(found.pipeline, cluster_status(found)))
+            time.sleep(LOOK_S)
+
+
+def cluster_status(run: Run) -> dict[str, Any]:
+    """One view of the cluster: the newest record, and what each node says of the units and stages it has."""
+    answers = run.ask_all("status")
+    if not answers:
+        return run.ask("status")  # says why nobody answers
+    newest = max(answers.values(), key=lambda answer: answer["version"])
+    return {
+        "pipeline": run.pipeline,
+        "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
+        "coordinator": newest["coordinator"],
+        "nodes": answers,
+        "silent": sorted(set(run.endpoints) - set(answers)),
+    }
+
+
+def status_view(pipeline: str, status: dict[str, Any]) -> Group:
+    """The same as tables."""
+    record, nodes = status["record"], status["nodes"]
+    units = Table(title=f"{pipeline}: record {record['version']}, coordinator {status['coordinator']}")
+    for column in ("unit", "primary", "backup", "epoch", "rows in", "rows out", "queued", "state", "watermark"):
+        units.add_column(column, justify="left" if column in ("unit", "primary", "backup") else "right")
+    stages = Table()
+    for column in ("stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "late"):
+        stages.add_column(column, justify="left" if column in ("stage", "runs on", "stands by", "state") else "right")
+    for asset, place in sorted(record["places"].items()):
+        if asset.endswith(".ledger"):
+            continue
+        primary = place["primary"]
+        home = nodes.get((primary or "").partition("#")[0], {})
+        if place["stage"]:
+            last = home.get("drivers", {}).get(asset, {}).get("last") or {}
+            progress = last.get("progress") or {}
+            state = "finished" if asset in home.get("finished", []) else last.get("event", "starting")
+            stages.add_row(
+                asset,
+                primary or "-",
+                place["backup"] or "-",
+                str(place["epoch"]),
+                state,
+                *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond", "numLateRows")),
+            )
+            continue
+        told = home.get("units", {}).get(asset, {})
+        backup = place["backup"] or (f"({place['joining']})" if place["joining"] else "none")
+        queued = sum(q["next"] - q["trimmed"] for q in told.get("outputs", {}).values()) if told else None
+        cells = [_number(value) for value in (told.get("rows_in"), told.get("rows_out"), queued)]
+        units.add_row(
+            asset,
+            primary or "LOST",
+            backup,
+            str(place["epoch"]),
+            *cells,
+            size(told.get("state_bytes")),
+            moment(told.get("watermark_us")),
+            style="" if place["backup"] else "yellow" if primary else "bold red",
+        )
+    lines: list[Any] = [units, stages]
+    if status["silent"]:
+        lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
+    for name, answer in sorted(nodes.items()):
+        for unit, told in sorted(answer.get("units", {}).items()):
+            if told["failed"]:
+                lines.append(Text(f"{unit} on {name} stands still: {told['failed']}", style="bold red"))
+    return Group(*lines)
+
+
+def _number(value: object) -> str:
+    return "-" if value is None else f"{value:,.0f}" if isinstance(value, float) else f"{value:,}"  # type: ignore[str-format]
+
+
+def size(count: float | None) -> str:
+    if count is None:
+        return "-"
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def moment(micros: int | None) -> str:
+    if micros is None or micros < -(1 << 62):
+        return "-"
+    if micros > 1 << 62:
+        return "end"
+    return time.strftime("%H:%M:%S", time.gmtime(micros / 1e6))
+
+
+def events(
+    run: RunArgument = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it happens, until Ctrl-C.")] = False,
+    kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind (repeatable).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The events as they are, one JSON object per line.")] = False,
+) -> None:
+    """Tell what happened: failures, promotions, captures, gaps, lateness, stage lives, in the order of their time.
+
+    Examples:  holdfast events
+               holdfast events --kind promoted --kind suspects
+               holdfast events --follow
+    """
+    import json
+
+    found = find_run(run)
+    told = 0
+    while True:
+        known = read_events(found.path)
+        for event in known[told:]:
+            if not kind or event.get("event") in kind:
+                typer.echo(json.dumps(event) if as_json else sentence(event))
+        told = len(known)
+        if not follow:
+            return
+        time.sleep(LOOK_S)

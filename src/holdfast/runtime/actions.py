@@ -1,0 +1,214 @@
+"""What one can ask of a node (Flight actions and fetches). JSON in, JSON out, except the record (msgpack).
+
+ping      who is there                       drain {name}       move everything away from a node
+status    what it runs and holds             finish             stages read to the end, close all windows, and end
+record    the placement record               stop               end this node ({"all": true}: every one)
+plan      the pipeline                       submit {plan, …}   run a pipeline
+events    {since}: the diary from there on   config             the core's settings, for drivers and readers
+tune      {operator, capture_period_ms}: how often its units are captured
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.core.node import Node
+from holdfast.core.ready import Tuned
+from holdfast.errors import HoldfastError, InputError, PeerError
+from holdfast.model import messages as m
+from holdfast.model.block import Block
+from holdfast.model.plan import Plan, unit_id
+from holdfast.runtime.rows import batches_of
+from holdfast.runtime.status import status
+
+if TYPE_CHECKING:
+    from holdfast.runtime.node import NodeProcess
+
+#: How often a fetch looks whether the rows have been made.
+LOOK_S = 0.005
+
+
+class Actions:
+    def __init__(self, process: NodeProcess) -> None:
+        self.process = process
+
+    def table(self) -> dict[str, Callable[[dict], Any]]:
+        names = ("ping", "status", "record", "plan", "events", "config", "drain", "finish", "stop", "submit", "tune")
+        return {name: getattr(self, name) for name in names}
+
+    def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
+        loop = self.process.loop
+        if loop is None:
+            raise PeerError(f"{self.process.name} runs no pipeline", hint="Submit one: holdfast submit pipeline.py")
+        return loop.ask(question, timeout_s)
+
+    # --- looking
+
+    def ping(self, body: dict) -> dict:
+        """Who is there."""
+        process = self.process
+        seat = process.node.seat if process.node else None
+        ready = process.server.open.is_set()
+        return {"name": process.name, "seat": seat, "pid": os.getpid(), "warm": process.warm, "ready": ready}
+
+    def status(self, body: dict) -> dict:
+        """What this node runs and holds, and the record as it knows it."""
+        process = self.process
+        if process.loop is None:
+            return {"name": process.name, "waiting": True}
+        found = self._ask(lambda node, now_ns: status(node))
+        children = process.children.children if process.children else {}
+        found["drivers"] = {
+            stage: {"epoch": c.epoch, "pid": c.process.pid, "last": c.last} for stage, c in list(children.items())
+        }
+        found["finished"] = sorted(process.children.done) if process.children else []
+        found["pipeline"] = process.plan.pipeline if process.plan else ""
+        found["pid"] = os.getpid()
+        found["disk_full"] = bool(process.spill and process.spill.full)
+        return found
+
+    def record(self, body: dict) -> bytes:
+        """The placement record, as msgpack."""
+        return msgspec.msgpack.encode(self.process.record)
+
+    def plan(self, body: dict) -> bytes:
+        """The pipeline, as JSON."""
+        if self.process.plan is None:
+            raise PeerError(f"{self.process.name} runs no pipeline")
+        return msgspec.json.encode(self.process.plan)
+
+    def events(self, body: dict) -> dict:
+        """The diary after number `since`."""
+        log = self.process.events
+        return {"last": log.last, "events": log.since(int(body.get("since", 0)))}
+
+    def config(self, body: dict) -> dict:
+        """The core's settings: drivers and readers run with the same."""
+        return msgspec.to_builtins(self.process.config.core())
+
+    # --- doing
+
+    def drain(self, body: dict) -> dict:
+        """Move everything away from a node; it stays a member."""
+        name = str(body["name"])
+        if name not in self.process.config.endpoints:
+            known = ", ".join(sorted(self.process.config.endpoints))
+            raise InputError(f"no node is named {name!r}", detail=f"There are {known}.")
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            if name in self.process.record.draining:
+                return {"draining": name}
+            coordinator = self._ask(lambda node, now_ns: node.election.coordinator)
+            if coordinator is not None:
+                self.process.send(coordinator, m.Drain(name=name))
+            time.sleep(0.1)
+        raise PeerError(f"{name} cannot be drained now", detail="No coordinator took it on within 10 s.")
+
+    def finish(self, body: dict) -> dict:
+        """Every stage reads what there is, closes all windows and ends."""
+        if self.process.children is not None:
+            self.process.events.write("finish", "The pipeline is told to finish.")
+            self.process.children.finish()
+        return {"told": [self.process.name, *self._forward("finish", body)]}
+
+    def tune(self, body: dict) -> dict:
+        """Capture an operator's units so often from now on, on every node."""
+        operator, period_ms = str(body["operator"]), float(body["capture_period_ms"])
+        plan = self.process.plan
+        if plan is None or operator not in [o.name for o in plan.operators]:
+            raise InputError(f"no operator is named {operator!r}")
+        if not 1.0 <= period_ms <= 3_600_000.0:
+            raise InputError("a capture period must lie between 1 ms and an hour", detail=f"It is {period_ms} ms.")
+        units = tuple(unit_id(operator, shard) for shard in range(plan.operator(operator).shards))
+        self.process.post(Tuned(units, int(period_ms * 1e6)))
+        return {"told": [self.process.name, *self._forward("tune", body)]}
+
+    def stop(self, body: dict) -> dict:
+        """End this node; with {"all": true} every node."""
+        told = self._forward("stop", body) if body.get("all") else []
+        threading.Timer(0.1, self.process.stop).start()  # after the answer has left
+        return {"told": [self.process.name, *told]}
+
+    def submit(self, body: dict) -> dict:
+        """Run a pipeline: its plan, and files (name -> text) for its directory. Goes to every node."""
+        plan = msgspec.json.decode(msgspec.json.encode(body["plan"]), type=Plan)
+        directory = Path(self.process.config.dir)
+        files = {**body.get("files", {}), "plan.json": msgspec.json.encode(plan).decode()}
+        if self.process.plan is None:
+            for name, text in files.items():
+                path = directory / name
+                if not path.resolve().is_relative_to(directory.resolve()):
+                    raise InputError("a file outside the pipeline's directory", detail=name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        self.process.deploy(plan)
+        return {"told": [self.process.name, *self._forward("submit", body)]}
+
+    def _forward(self, action: str, body: dict) -> list[str]:
+        """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""
+        if body.get("forwarded"):
+            return []
+        told = []
+        for name in sorted(self.process.config.endpoints):
+            if name == self.process.name:
+                continue
+            try:
+                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=30)
+                told.append(name)
+            except HoldfastError as error:
+                self.process.events.write("untold", f"{name} could not be told to {action}: {error}", peer=name)
+        return told
+
+    # --- rows
+
+    def fetch(self, ticket: dict) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Rows of [start, end) of an edge, from the queue as they are. Waits until the unit has made them."""
+        from holdfast.runtime.units import operator_name, read_schema
+
+        process = self.process
+        edge, start, end = str(ticket["edge"]), int(ticket["start"]), int(ticket["end"])
+        until = time.monotonic() + float(ticket.get("wait_s", 0))
+        if process.plan is None or edge not in process.plan.topology.consumers:
+            raise InputError(f"not here: {process.name} knows no edge {edge!r}")
+        unit = process.plan.topology.producer[edge]
+        schema = read_schema(process.plan.operator(operator_name(unit)).output)
+        while True:
+            found = self._ask(lambda node, now_ns: _blocks(node, unit, edge, start, end, ticket))
+            if found is not None:
+                batches = (batch for block in found for batch in batches_of(block.rows))
+                return schema, batches
+            if time.monotonic() >= until:
+                raise PeerError(
+                    "not yet: the rows have not been made", detail=f"{edge} [{start}, {end})", hint="Ask again."
+                )
+            time.sleep(LOOK_S)
+
+
+def _blocks(node: Node, unit: str, edge: str, start: int, end: int, ticket: dict) -> list[Block] | None:
+    """On the loop's thread: the blocks, None if some are still to come, or an error that says where to turn."""
+    consumer, epoch = str(ticket.get("consumer", "")), int(ticket.get("epoch", 0))
+    place = node.record.places.get(consumer)
+    if place is not None and epoch < place.epoch:
+        raise PeerError(f"fenced: {consumer} is at epoch {place.epoch}", detail=f"This one is at {epoch}.")
+    primary = node.host.primaries.get(unit)
+    if primary is None:
+        where = node.record.places[unit].primary if unit in node.record.places else None
+        raise PeerError(f"not here: {unit} runs on {where}", detail=f"Asked {node.seat} for {edge}.")
+    queue = next(q for q in primary.copy.outputs if q.edge == edge)
+    if start < queue.trimmed:
+        raise PeerError(
+            f"trimmed: {edge} starts at {queue.trimmed}",
+            detail=f"Asked for [{start}, {end}) by {consumer}.",
+            hint="It was acknowledged before, or the reader's lease has lapsed.",
+        )
+    if queue.next < end:
+        return None
+    return [block for block in queue.blocks if start <= block.start and block.end <= end]

@@ -1,0 +1,263 @@
+"""The Spark processes of stages on this node: started, told what to do, watched, reported when they die.
+
+A child gets one JSON object on its first line of stdin, then commands; it answers with JSON lines on stdout, which
+go into the event log. It dies with its node: the kernel kills it (`leash.py`), and its stdin ends. A child that is
+stopped or falls silent after it had promised to speak is as dead as one that exited, and is killed first, so that
+two drivers never run here at once. One that dies young again and again is reported more and more slowly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.node import WARM
+from holdfast.model.ids import Asset
+from holdfast.runtime.events import EventLog
+
+YOUNG_S = 10.0
+STOP_GRACE_S = 10.0
+FENCED = 3
+DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
+
+
+class Child:
+    """One process of one stage. `epoch` is WARM while it stands by."""
+
+    def __init__(self, stage: Asset, epoch: int, command: list[str], order: dict[str, Any], log: Path) -> None:
+        self.stage = stage
+        self.epoch = epoch
+        self.started = time.monotonic()
+        self.spoke = self.started
+        self.promised = False
+        self.told_to_stop = False
+        self.finished = False
+        self.last: dict[str, Any] = {}
+        log.parent.mkdir(parents=True, exist_ok=True)
+        leash = [sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")), str(os.getpid())]
+        with open(log, "ab") as stderr:
+            self.process = subprocess.Popen(
+                [*leash, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,  # so that its JVM can be killed with it
+            )
+        self._lock = threading.Lock()
+        self.tell(order)
+
+    def tell(self, command: dict[str, Any]) -> None:
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            pipe = self.process.stdin
+            if pipe is not None:
+                pipe.write(json.dumps(command).encode() + b"\n")
+                pipe.flush()
+
+    def kill(self) -> None:
+        """It and everything it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] in "Tt"
+
+
+class Children:
+    """All of this node's. `on_died(stage, epoch)` feeds the core."""
+
+    def __init__(
+        self,
+        command: list[str],
+        order: Callable[[Asset, int | None], dict[str, Any]],
+        logs: Path,
+        events: EventLog,
+        on_died: Callable[[Asset, int], None],
+        on_news: Callable[[Asset, dict[str, Any]], None],
+        silence_s: float,
+    ) -> None:
+        self._command = command or DEFAULT_COMMAND
+        self._order = order
+        self._logs = logs
+        self._events = events
+        self._on_died = on_died
+        self._on_news = on_news
+        self._silence_s = silence_s
+        self._lock = threading.RLock()
+        self.children: dict[Asset, Child] = {}
+        self._young_deaths: dict[Asset, int] = {}
+        self.finishing = False
+        #: Stages that have said here that everything is through.
+        self.done: set[Asset] = set()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="children", daemon=True).start()
+
+    # --- what the core and the operator want
+
+    def start(self, stage: Asset, epoch: int) -> None:
+        with self._lock:
+            child = self.children.get(stage)
+            if child is not None and child.epoch == WARM and child.process.poll() is None:
+                child.epoch = epoch
+                child.tell({"go": epoch})
+                self._events.write("stage-start", f"The standby of {stage} takes over.", stage=stage, epoch=epoch)
+            else:
+                if child is not None:
+                    self._stop(child)
+                self._spawn(stage, epoch)
+            if self.finishing:
+                self.children[stage].tell({"finish": True})
+
+    def warm(self, stage: Asset) -> None:
+        with self._lock:
+            child = self.children.get(stage)
+            if child is not None:
+                self._stop(child)
+            self._spawn(stage, WARM)
+
+    def stop(self, stage: Asset, epoch: int) -> None:
+        with self._lock:
+            child = self.children.get(stage)
+            if child is not None and child.epoch == epoch:
+                self._stop(child)
+                del self.children[stage]
+
+    def finish(self) -> None:
+        """Every stage reads what is there, seals a last batch and ends; one that is started later, too."""
+        with self._lock:
+            self.finishing = True
+            for child in self.children.values():
+                if child.epoch != WARM:
+                    child.tell({"finish": True})
+
+    def close(self) -> None:
+        """Stop all and wait for them."""
+        self._closed.set()
+        with self._lock:
+            children = list(self.children.values())
+            self.children.clear()
+        for child in children:
+            child.told_to_stop = True
+            child.tell({"stop": True})
+        deadline = time.monotonic() + STOP_GRACE_S
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            child.kill()
+
+    # --- processes
+
+    def _spawn(self, stage: Asset, epoch: int) -> None:
+        order = self._order(stage, None if epoch == WARM else epoch)
+        what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
+        self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
+        child = Child(stage, epoch, self._command, order, self._logs / f"{stage}.log")
+        self.children[stage] = child
+        threading.Thread(target=self._listen, args=(child,), name=f"child-{stage}", daemon=True).start()
+
+    def _stop(self, child: Child) -> None:
+        """Told to stop, and killed if it does not. The node does not wait for it: a fenced driver does no harm."""
+        child.told_to_stop = True
+        child.tell({"stop": True})
+        threading.Timer(STOP_GRACE_S, child.kill).start()
+
+    def _listen(self, child: Child) -> None:
+        pipe = child.process.stdout
+        for line in pipe or ():
+            child.spoke = time.monotonic()
+            try:
+                news = json.loads(line)
+                event = str(news["event"])
+            except (ValueError, KeyError, TypeError):
+                text = line[:200].decode(errors="replace").strip()
+                self._events.limited(
+                    ("odd", child.stage), 5, "stage-odd", f"{child.stage} said: {text}", stage=child.stage
+                )
+                continue
+            if event == "alive":
+                child.promised = True
+                continue
+            if event == "finished":
+                child.finished = True
+                self.done.add(child.stage)
+            child.last = news
+            self._on_news(child.stage, news)
+        self._on_exit(child, child.process.wait())
+
+    def _on_exit(self, child: Child, code: int) -> None:
+        child.kill()  # what it left behind, a JVM say
+        with self._lock:
+            if self.children.get(child.stage) is not child or self._closed.is_set():
+                return
+            stage, epoch = child.stage, child.epoch
+            del self.children[stage]
+            if child.told_to_stop or (child.finished and code == 0):
+                self._events.write(
+                    "stage-end", f"The driver of {stage} has ended.", stage=stage, epoch=epoch, code=code
+                )
+                return
+            young = time.monotonic() - child.started < YOUNG_S
+            deaths = self._young_deaths.get(stage, 0) + 1 if young else 0
+            self._young_deaths[stage] = deaths
+        why = "was fenced by a newer one" if code == FENCED else _how(code)
+        text = f"The driver of {stage} {why}; see {self._logs / (stage + '.log')}."
+        self._events.write("stage-died", text, stage=stage, epoch=epoch, code=code, standby=epoch == WARM)
+        wait_s = 0.0 if deaths < 2 else min(30.0, 0.5 * 2 ** (deaths - 2))
+        if code == FENCED:
+            wait_s = max(wait_s, 2.0)  # the record that names another is on its way
+        if wait_s:
+            threading.Timer(wait_s, self._report, (stage, epoch)).start()
+        else:
+            self._report(stage, epoch)
+
+    def _report(self, stage: Asset, epoch: int) -> None:
+        if self._closed.is_set():
+            return
+        if epoch == WARM:
+            with self._lock:
+                if stage not in self.children:
+                    self._spawn(stage, WARM)
+        else:
+            self._on_died(stage, epoch)
+
+    def _watch(self) -> None:
+        """Find children that are stopped or silent."""
+        stopped: dict[int, float] = {}
+        while not self._closed.wait(min(1.0, self._silence_s / 4)):
+            now = time.monotonic()
+            with self._lock:
+                children = list(self.children.values())
+            for child in children:
+                pid = child.process.pid
+                if child.is_stopped():
+                    since = stopped.setdefault(pid, now)
+                else:
+                    stopped.pop(pid, None)
+                    since = now
+                silent = child.promised and now - child.spoke > self._silence_s
+                if now - since > self._silence_s or silent:
+                    text = f"The driver of {child.stage} has been silent for {self._silence_s:g} s and is killed."
+                    self._events.write("stage-silent", text, stage=child.stage, epoch=child.epoch)
+                    stopped.pop(pid, None)
+                    child.kill()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"died with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,172 @@
+"""Every setting of a node, as people write it: `heartbeat = "100 ms"`, `state_limit = "1 GB"`.
+
+A node reads them from a TOML file (`holdfast node --config node.toml`) or from the command line. Settings of the core
+are checked by the core's own rules; all errors name the setting.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.model.config import Config
+from holdfast.runtime.links import host_port
+from holdfast.runtime.security import TlsFiles
+
+_TIME_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
+
+
+class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    # --- who and where
+    #: Name of this node, for ever: its disk, its votes and its lives belong to it.
+    name: str
+    #: Directory of the pipeline: plan.json, checkpoints/, nodes/<name>/ …
+    dir: str
+    #: Every node of the cluster, this one too, and where it listens: {n0 = "grpc://127.0.0.1:7100", …}.
+    endpoints: dict[str, str]
+    #: Interface to listen on, if another than in `endpoints` (0.0.0.0 behind an address translation, say).
+    listen: str = ""
+
+    # --- who may talk to it
+    #: File with the cluster's secret, readable by its owner alone. Default: <dir>/secret.
+    secret_file: str = ""
+    #: PEM files; needed as soon as a node listens beyond this machine.
+    tls: TlsFiles | None = None
+    #: Listen beyond this machine without TLS: only on a network that is trusted as a whole.
+    insecure: bool = False
+
+    # --- finding failures
+    #: Each node shows its monitor so often that it lives, and is dead after so many that did not come.
+    heartbeat: str = "100 ms"
+    misses: int = 3
+    #: Without a coordinator for so long, members elect another.
+    election: str = "1 s"
+    #: What was not answered is sent again after this.
+    retry: str = "200 ms"
+    #: At the very first start, wait so long for all others to be there before anybody may be missed.
+    start_wait: str = "30 s"
+    #: A node whose loop is busy with one long step speaks for itself no longer than this; then it counts as hung.
+    busy_limit: str = "5 s"
+    #: A stage's process that is stopped, or said it would speak and does not, is dead after this.
+    child_silence: str = "5 s"
+    #: Keep a warm Spark driver of every stage on a second node.
+    standby: bool = False
+
+    # --- state and queues
+    #: "delta" (what changed) or "whole", and how often.
+    method: str = "delta"
+    capture_period: str = "250 ms"
+    #: Memory for the state of one unit, and the size of its pages.
+    state_limit: str = "1 GB"
+    page: str = "64 KB"
+    #: Rows of input since the last capture that force one; and that a unit may hold back before its stage must wait.
+    retained_soft: int = 200_000
+    retained_hard: int = 5_000_000
+    #: Rows of one output queue in memory, then on disk; then the unit waits.
+    queue_memory: int = 1_000_000
+    queue_spill: int = 50_000_000
+    #: Rows that a producer sends ahead of what a consumer has asked for.
+    credit: int = 500_000
+    #: A reader that is no sink of the pipeline may be silent so long before its rows are given up.
+    lease: str = "60 s"
+    #: Backups are moved so that no two nodes differ by more than this many.
+    imbalance: int = 3
+
+    # --- stages
+    #: How a stage's process is started.
+    child_command: list[str] = []
+    #: Spark's master and settings for stages that run on this node.
+    master: str = "local[*]"
+    conf: dict[str, str] = {}
+
+    # --- watching it
+    #: Port of /metrics, on loopback. 0: any free one (it is in the first event); -1: none.
+    metrics_port: int = 0
+
+    def core(self) -> Config:
+        """The settings of the core."""
+        heartbeat_ns = duration_ns(self.heartbeat, "heartbeat")
+        return Config(
+            heartbeat_ns=heartbeat_ns,
+            misses_max=self.misses,
+            beat_ns=heartbeat_ns,
+            election_ns=duration_ns(self.election, "election"),
+            retry_ns=duration_ns(self.retry, "retry"),
+            method=self.method,
+            capture_period_ns=duration_ns(self.capture_period, "capture_period"),
+            retained_soft_max=self.retained_soft,
+            retained_hard_max=self.retained_hard,
+            queue_memory_max=self.queue_memory,
+            queue_spill_max=self.queue_spill,
+            credit_max=self.credit,
+            lease_ns=duration_ns(self.lease, "lease"),
+            imbalance_max=self.imbalance,
+            standby=self.standby,
+        )
+
+    @property
+    def home(self) -> Path:
+        """This node's own directory."""
+        return Path(self.dir) / "nodes" / self.name
+
+    def check(self) -> None:
+        """All that can be wrong before anything starts."""
+        if self.name not in self.endpoints:
+            raise ConfigError(
+                f"node {self.name!r} is not among the endpoints",
+                detail=f"endpoints has {', '.join(sorted(self.endpoints)) or 'nothing'}.",
+                hint="Every node must know all nodes, itself included.",
+            )
+        for name, endpoint in self.endpoints.items():
+            host_port(endpoint, name)
+        self.core()
+        for key in ("busy_limit", "child_silence", "start_wait"):
+            duration_ns(getattr(self, key), key)
+        for key in ("state_limit", "page"):
+            size_bytes(getattr(self, key), key)
+
+
+def duration_ns(text: str, setting: str) -> int:
+    return int(_parse(text, setting, _TIME_NS, '"250 ms" or "1.5 s"'))
+
+
+def size_bytes(text: str, setting: str) -> int:
+    return int(_parse(text, setting, _BYTES, '"64 KB" or "1 GB"'))
+
+
+def _parse(text: str, setting: str, units: dict[str, int], example: str) -> float:
+    found = _NUMBER.fullmatch(text)
+    if found is None or found[2] not in units:
+        raise ConfigError(
+            f"setting {setting!r} cannot be read",
+            detail=f"It is {text!r}; units are {', '.join(units)}.",
+            hint=f"Write for example {setting} = {example}.",
+        )
+    return float(found[1].replace("_", "")) * units[found[2]]
+
+
+def load_config(path: Path, **overrides: Any) -> NodeConfig:
+    """Read a TOML file; `overrides` (from a command line) win."""
+    try:
+        found = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError("cannot read the node's config", detail=str(error)) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("the node's config is no TOML", detail=f"{path}: {error}") from error
+    return make_config(found | overrides, str(path))
+
+
+def make_config(found: dict[str, Any], where: str = "the command line") -> NodeConfig:
+    try:
+        config = msgspec.convert(found, NodeConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError("a setting of the node cannot be used", detail=f"{where}: {error}") from error
+    config.check()
+    return config

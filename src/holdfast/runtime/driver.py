@@ -1,0 +1,256 @@
+"""One thread owns one machine of the core: events go in through a queue, what it wants done comes out in order.
+
+The loop never waits for a disk or a socket. What a step wants persisted, sent and applied goes to an outbox thread,
+which does it in the order of `core/ready.py`: write and sync, then send, then apply; first in, first out, so nothing
+that a later step says can overtake what it stands on. While nothing waits in the outbox and a step has nothing to
+persist, the loop hands messages to the links itself: that saves a change of threads on the way of every row.
+
+Small messages of membership and placement overtake rows, since rows may cost long steps and the core does not mind
+order. Time is the machine's monotonic clock and nothing else: a wall clock that jumps changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from holdfast.core.ready import TICK, Effect, Note, Ready, Received
+from holdfast.errors import HoldfastError
+from holdfast.model import messages as m
+from holdfast.model.ids import Address
+
+T = TypeVar("T")
+
+#: These may take long, or carry much: everything else goes first.
+_HEAVY = frozenset((m.Data, m.Capture, m.Deliver, m.Prepare, m.Seal, m.Subscribe))
+
+
+class Machine(Protocol):
+    def step(self, event: Any, now_ns: int) -> Ready: ...
+
+
+class Disk(Protocol):
+    def write(self, items: list[tuple[str, object]]) -> None:
+        """Put these on disk; they are safe when it returns."""
+        ...
+
+
+class LoopStopped(HoldfastError):
+    """The loop was stopped, or its machine broke an invariant."""
+
+
+class MachineLoop:
+    """Runs a machine. `send` takes (target, message) and must not block."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        send: Callable[[Address, m.Message], None],
+        *,
+        disk: Disk | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        on_effect: Callable[[Effect], None] | None = None,
+        on_notes: Callable[[list[Note]], None] | None = None,
+        on_step: Callable[[int], None] | None = None,
+        on_crash: Callable[[BaseException], None] | None = None,
+        name: str = "loop",
+    ) -> None:
+        self.machine = machine
+        self.clock = clock
+        self.name = name
+        self._send = send
+        self._disk = disk
+        self._on_effect = on_effect
+        self._on_notes = on_notes
+        #: Called on the loop's thread after each step, with the time.
+        self._on_step = on_step
+        self._on_crash = on_crash
+        self._urgent: deque[Any] = deque()
+        self._queue: deque[Any] = deque()
+        self._wanted = threading.Condition(threading.Lock())
+        self._outbox: deque[Ready] = deque()
+        self._leaving = threading.Condition(threading.Lock())
+        #: What the outbox thread has taken and not finished.
+        self._in_hand = 0
+        self._stopped = False
+        self.failure: BaseException | None = None
+        self._wake_ns = 0
+        #: When the present step began; 0: none is running.
+        self.busy_since_ns = 0
+        self.steps = 0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-loop", daemon=True),
+            threading.Thread(target=self._run_outbox, name=f"{name}-outbox", daemon=True),
+        ]
+
+    # --- from any thread
+
+    def start(self, first: Ready | None = None) -> None:
+        """Begin; `first` is what a machine's own start wants done. Otherwise the first event is a tick."""
+        if first is not None:
+            self._take(first)
+        else:
+            self._wake_ns = self.clock()
+        for thread in self._threads:
+            thread.start()
+
+    def received(self, source: Address, message: m.Message) -> None:
+        with self._wanted:
+            (self._queue if type(message) in _HEAVY else self._urgent).append(Received(source, message))
+            self._wanted.notify()
+
+    def post(self, event: Any) -> None:
+        """An event that is no message: a batch of Spark's, a child that died, a disk that is full."""
+        with self._wanted:
+            self._urgent.append(event)
+            self._wanted.notify()
+
+    def ask(self, question: Callable[[Any, int], T], timeout_s: float = 10.0) -> T:
+        """Run `question(machine, now_ns)` on the loop's thread. If it returns a Ready, that is done too."""
+        if threading.current_thread() is self._threads[0]:
+            return question(self.machine, self.clock())
+        asked = _Question(question)
+        with self._wanted:
+            self._urgent.append(asked)
+            self._wanted.notify()
+        if not asked.done.wait(timeout_s):
+            raise LoopStopped(
+                f"{self.name} did not answer within {timeout_s:g} s",
+                detail="It is busy with a long step, or hangs." if not self._stopped else "It was stopped.",
+            )
+        if asked.error is not None:
+            raise asked.error
+        return asked.answer
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End after what is queued in the outbox was done."""
+        self._stopped = True
+        for condition in (self._wanted, self._leaving):
+            with condition:
+                condition.notify_all()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(timeout_s)
+
+    @property
+    def backlog(self) -> int:
+        """Events that wait."""
+        return len(self._urgent) + len(self._queue)
+
+    # --- the loop's thread
+
+    def _next(self) -> Any:
+        """The next event: small ones first, then a timer that is due, then rows."""
+        with self._wanted:
+            while not self._stopped:
+                if self._urgent:
+                    return self._urgent.popleft()
+                wait_s = None
+                if self._wake_ns:
+                    wait_s = (self._wake_ns - self.clock()) / 1e9
+                    if wait_s <= 0:
+                        self._wake_ns = 0
+                        return TICK
+                if self._queue:
+                    return self._queue.popleft()
+                self._wanted.wait(wait_s)
+        return None
+
+    def _run(self) -> None:
+        try:
+            while (event := self._next()) is not None:
+                now_ns = self.clock()
+                self.busy_since_ns = now_ns
+                if isinstance(event, _Question):
+                    ready = event.put(self.machine, now_ns)
+                else:
+                    ready = self.machine.step(event, now_ns)
+                if ready is not None:
+                    self._take(ready)
+                self.steps += 1
+                self.busy_since_ns = 0
+                if self._on_step is not None:
+                    self._on_step(now_ns)
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """A broken invariant: this machine says nothing more. Others take over from it."""
+        self.failure = error
+        self._stopped = True
+        self.busy_since_ns = 0
+        with self._wanted:
+            waiting = [e for e in (*self._urgent, *self._queue) if isinstance(e, _Question)]
+        for question in waiting:
+            question.error = LoopStopped(f"{self.name} has stopped", detail=repr(error))
+            question.done.set()
+        if self._on_crash is not None:
+            self._on_crash(error)
+
+    def _take(self, ready: Ready) -> None:
+        if ready.wake_ns:
+            self._wake_ns = ready.wake_ns
+        if ready.notes and self._on_notes is not None:
+            self._on_notes(ready.notes)
+        if not (ready.persist or ready.send or ready.apply):
+            return
+        with self._leaving:
+            if ready.persist or ready.apply or self._outbox or self._in_hand:
+                self._outbox.append(ready)
+                self._leaving.notify()
+                return
+        for target, message in ready.send:
+            self._send(target, message)
+
+    # --- the outbox's thread
+
+    def _run_outbox(self) -> None:
+        try:
+            while True:
+                with self._leaving:
+                    self._in_hand = 0
+                    while not self._outbox and not self._stopped:
+                        self._leaving.wait()
+                    taken = list(self._outbox)
+                    self._outbox.clear()
+                    self._in_hand = len(taken)
+                if not taken:
+                    return
+                self._do(taken)
+        except BaseException as error:
+            self._fail(error)
+
+    def _do(self, taken: list[Ready]) -> None:
+        """Everything that waits, with one sync: what is sent may only come later than it could."""
+        items = [item for ready in taken for item in ready.persist]
+        if items and self._disk is not None:
+            self._disk.write(items)
+        for ready in taken:
+            for target, message in ready.send:
+                self._send(target, message)
+            if self._on_effect is not None:
+                for effect in ready.apply:
+                    self._on_effect(effect)
+
+
+class _Question:
+    __slots__ = ("answer", "ask", "done", "error")
+
+    def __init__(self, ask: Callable[[Any, int], Any]) -> None:
+        self.ask = ask
+        self.done = threading.Event()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def put(self, machine: Any, now_ns: int) -> Ready | None:
+        """Errors are the asker's, not the machine's."""
+        try:
+            self.answer = self.ask(machine, now_ns)
+        except Exception as error:
+            self.error = error
+        ready = self.answer if isinstance(self.answer, Ready) else None
+        self.done.set()
+        return ready

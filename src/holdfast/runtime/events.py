@@ -1,0 +1,77 @@
+"""A node's diary: one JSON line per event, with the wall time and a sentence that a person can read.
+
+What happens often (captures, damaged messages, refusals) is counted and told at most once a second, so that the
+diary stays readable and small. The last events are kept in memory for `holdfast events`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+KEPT = 5_000
+FILE_BYTES_MAX = 16 << 20
+
+
+class EventLog:
+    """Safe to use from any thread. Never raises: a diary that cannot be written must not stop a node."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        self.path = path
+        self.node = node
+        self.lost = 0
+        self._lock = threading.Lock()
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._number = 0
+        #: When each rate-limited key was last told, and how often it happened since.
+        self._told: dict[object, tuple[float, int]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 (as long as the process)
+
+    def write(self, event: str, text: str, **fields: Any) -> None:
+        with self._lock:
+            self._number += 1
+            entry = {
+                "number": self._number,
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "node": self.node,
+                "event": event,
+                "text": text,
+                **fields,
+            }
+            self._kept.append(entry)
+            try:
+                self._file.write(json.dumps(entry, default=str) + "\n")
+                if self._file.tell() > FILE_BYTES_MAX:
+                    self._file.close()
+                    os.replace(self.path, self.path.with_suffix(".1.jsonl"))
+                    self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+            except (OSError, ValueError):
+                self.lost += 1
+
+    def limited(self, key: object, every_s: float, event: str, text: str, **fields: Any) -> None:
+        """Tell it at most once in so many seconds; `times` says how often it happened since."""
+        now = time.monotonic()
+        with self._lock:
+            last, times = self._told.get(key, (-every_s, 0))
+            if now - last < every_s:
+                self._told[key] = (last, times + 1)
+                return
+            self._told[key] = (now, 0)
+            if len(self._told) > 10_000:
+                self._told.clear()
+        self.write(event, text, **fields, **({"times": times + 1} if times else {}))
+
+    def since(self, number: int, limit: int = 1_000) -> list[dict[str, Any]]:
+        with self._lock:
+            return [entry for entry in self._kept if entry["number"] > number][:limit]
+
+    @property
+    def last(self) -> int:
+        return self._number

@@ -1,0 +1,263 @@
+"""Messages on their way out: a bounded queue and a thread per peer, so that a send never waits.
+
+When a peer is slow or gone, its queue drops the oldest: the core sends again whatever matters. A message that is sent
+again while it still waits takes the place of the older one, so that a slow peer is not buried under repetitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model import messages as m
+from holdfast.model.ids import Address
+from holdfast.runtime import wire
+from holdfast.runtime.security import Security
+
+QUEUE_MAX = 4_096
+BACKOFF_MIN_S, BACKOFF_MAX_S, REFUSED_S = 0.05, 0.5, 2.0
+PROBES, PROBE_S = 30, 0.2
+#: gRPC's own back-off is made short, and each link has its own connection: a dead peer must not slow a living one.
+CHANNEL = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 10_000),
+]
+
+#: What the opener of a stream says first, and what it hears when it was let in.
+KNOCK, WELCOME = b"knock", pa.py_buffer(b"welcome")
+
+OnMessage = Callable[[Address, Address, m.Message], None]
+#: (what happened, peer, text), for an event log.
+OnTrouble = Callable[[str, str, str], None]
+
+_unique = itertools.count()
+
+
+def key_of(target: Address, message: m.Message) -> object:
+    """Two messages of one key say the same, the later one better."""
+    match message:
+        case m.Deliver():
+            return ("deliver", target, message.stage, message.epoch, message.batch, message.task, message.attempt)
+        case m.Capture():
+            return ("capture", target, message.unit, message.epoch, message.round)
+        case m.Prepare() | m.LedgerWrite() | m.LedgerOpen() | m.Seal():
+            return (type(message), target, message.stage, message.epoch)
+        case m.Subscribe():
+            return ("subscribe", target, message.edge, message.consumer)
+        case m.Heartbeat() | m.Beat() | m.Pull() | m.Push() | m.Hello():
+            return (type(message), target)
+        case _:
+            return next(_unique)
+
+
+class Outgoing:
+    """A queue and the thread that empties it. `write` may block and may raise; then the message is lost."""
+
+    def __init__(self, name: str, source: Address, write: Callable[[bytes], None], on_trouble: OnTrouble) -> None:
+        self.name = name
+        self.source = source
+        self.dropped = 0
+        self.bytes = 0
+        self._write = write
+        self._on_trouble = on_trouble
+        #: None: only show that we are here.
+        self._pending: dict[object, tuple[Address, m.Message] | None] = {}
+        self._wanted = threading.Condition(threading.Lock())
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"to-{name}", daemon=True)
+        self._thread.start()
+
+    def send(self, target: Address, message: m.Message) -> None:
+        key = key_of(target, message)
+        with self._wanted:
+            if len(self._pending) >= QUEUE_MAX and key not in self._pending:
+                self._pending.pop(next(iter(self._pending)))
+                self.dropped += 1
+            self._pending[key] = (target, message)
+            self._wanted.notify()
+
+    def knock(self) -> None:
+        """Open the way without having anything to say."""
+        with self._wanted:
+            self._pending.setdefault("knock", None)
+            self._wanted.notify()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def close(self) -> None:
+        with self._wanted:
+            self._closed = True
+            self._wanted.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wanted:
+                while not self._pending and not self._closed:
+                    self._wanted.wait()
+                if self._closed:
+                    return
+                waiting = self._pending.pop(next(iter(self._pending)))
+            try:
+                raw = wire.encode(self.source, *waiting) if waiting else KNOCK
+                self._write(raw)
+                self.bytes += len(raw)
+            except (pa.ArrowException, OSError, StopIteration):
+                self.dropped += 1  # the stream is gone: whatever mattered will be said again
+            except HoldfastError as error:
+                self.dropped += 1
+                self._on_trouble("unsendable", self.name, str(error))
+
+
+class Link:
+    """The one stream that this process opens to a node. Opens itself, and again whenever it breaks."""
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: str,
+        address: Address,
+        kind: str,
+        security: Security,
+        on_message: OnMessage,
+        on_trouble: OnTrouble,
+        on_gone: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.endpoint = endpoint
+        #: Told when a stream that was open has ended and nothing listens there any more.
+        self._on_gone = on_gone
+        self._headers = security.headers(address, kind)
+        self._options = security.client_options()
+        self._on_message = on_message
+        self._on_trouble = on_trouble
+        self._closed = threading.Event()
+        self._client: flight.FlightClient | None = None
+        #: The stream as it was opened, and where to write to: None when it has ended.
+        self._opened: flight.FlightStreamWriter | None = None
+        self._writer: flight.FlightStreamWriter | None = None
+        self._reader: flight.FlightStreamReader | None = None
+        #: The reason of the last refusal, until a message gets through.
+        self.refused = ""
+        self._backoff_s = BACKOFF_MIN_S
+        self.out = Outgoing(name, address, self._write, on_trouble)
+        self.out.knock()
+
+    def send(self, target: Address, message: m.Message) -> None:
+        self.out.send(target, message)
+
+    def close(self) -> None:
+        self._closed.set()
+        self.out.close()
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+    def _open(self) -> flight.FlightStreamWriter:
+        self._drop()
+        client = flight.FlightClient(self.endpoint, generic_options=CHANNEL, **self._options)
+        options = flight.FlightCallOptions(headers=self._headers)
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"link"), options)
+        self._client, self._opened, self._writer, self._reader = client, writer, writer, reader
+        threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
+        return writer
+
+    def _write(self, raw: bytes) -> None:
+        """On the queue's thread: open if need be, then write. A failure costs this message and a short wait."""
+        try:
+            (self._writer or self._open()).write_metadata(raw)
+        except (pa.ArrowException, OSError):
+            self._drop()
+            self._closed.wait(REFUSED_S if self.refused else self._backoff_s)
+            self._backoff_s = min(BACKOFF_MAX_S, 2 * self._backoff_s)
+            raise
+
+    def _drop(self) -> None:
+        """Let go of a stream that has ended; what it says to that is known already."""
+        self._writer = None
+        reader, self._reader = self._reader, None
+        opened, self._opened = self._opened, None
+        client, self._client = self._client, None
+        with contextlib.suppress(pa.ArrowException, OSError):
+            if reader is not None:
+                reader.cancel()
+            if opened is not None:
+                opened.close()
+        if client is not None:
+            client.close()
+
+    def _read(self, reader: flight.FlightStreamReader) -> None:
+        """What comes back on the same stream; and the news that it has ended."""
+        let_in = False
+        try:
+            while not self._closed.is_set():
+                raw = reader.read_chunk().app_metadata
+                let_in = True
+                self._backoff_s, self.refused = BACKOFF_MIN_S, ""
+                if raw is not None and not raw.equals(WELCOME):
+                    self._take(raw)
+        except StopIteration:
+            pass
+        except flight.FlightUnauthenticatedError as error:
+            text = first_line(error)
+            if text != self.refused and not self._closed.is_set():
+                self._on_trouble("refused", self.name, text)
+            self.refused = text
+        except (pa.ArrowException, OSError):
+            pass
+        if self._reader is reader:
+            self._writer = None  # the next message opens a new one
+        if let_in and self._on_gone is not None and not self._closed.is_set() and _nobody_listens(self.endpoint):
+            self._on_gone(self.name)
+
+    def _take(self, raw: pa.Buffer) -> None:
+        try:
+            self._on_message(*wire.decode(raw, self.name))
+        except HoldfastError as error:
+            self._on_trouble("damaged", self.name, str(error))
+
+
+def _nobody_listens(endpoint: str) -> bool:
+    """Does the machine say that the port is closed? Anything less clear (a time-out, say) is no.
+
+    A process that is being killed may lose its connections before its port: such a port still accepts, and hangs up.
+    """
+    for _ in range(PROBES):
+        try:
+            with socket.create_connection(host_port(endpoint, endpoint), timeout=PROBE_S) as probe:
+                if probe.recv(1):
+                    return False  # a server of gRPC speaks first
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:
+            return False  # a server of TLS does not
+        except OSError:
+            pass
+        time.sleep(0.01)
+    return False
+
+
+def host_port(endpoint: str, name: str) -> tuple[str, int]:
+    """grpc://host:port taken apart."""
+    found = re.fullmatch(r"grpc(?:\+tls)?://\[?([^\[\]/]+?)\]?:([0-9]{1,5})", endpoint)
+    if found is None:
+        raise ConfigError(
+            f"endpoint of {name!r} cannot be used", detail=f"It is {endpoint!r}.", hint='Write "grpc://host:port".'
+        )
+    return found[1], int(found[2])
+
+
+def first_line(error: Exception) -> str:
+    return str(error).split(". Detail:")[0].splitlines()[0]

@@ -1,0 +1,170 @@
+"""Nodes of one run on this machine: start them, watch over them, start again what died, stop them.
+
+`holdfast run`, the demo, benches and tests use it; on several machines a service manager does this job. Nodes die with
+the process that watches over them, however that ends. A node that
+dies comes back under its name in a new life, after `restart_s`, and joins the ring again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.runtime import leash
+from holdfast.runtime.security import Security, make_secret
+from holdfast.runtime.transport import Caller
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class LocalNodes:
+    """The node processes of a run, each with a directory of its own under `directory/nodes`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        names: list[str],
+        *,
+        settings: str = "",
+        restart_s: float | None = 3.0,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = directory.resolve()
+        self.names = names
+        #: Further TOML for every node's config.
+        self.settings = settings
+        #: A node that died is started again after so long; None: it stays dead.
+        self.restart_s = restart_s
+        self.environment = {**os.environ, **(environment or {})}
+        self.secret_file = self.directory / "secret"
+        make_secret(self.secret_file)
+        self.endpoints = {name: f"grpc://127.0.0.1:{free_port()}" for name in names}
+        self.metrics = {name: free_port() for name in names}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        #: When each node was found dead.
+        self.died: dict[str, float] = {}
+        #: Nodes that are to stay dead.
+        self.retired: set[str] = set()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="watch-nodes", daemon=True)
+
+    def caller(self) -> Caller:
+        return Caller("local", self.endpoints, Security.load(self.secret_file))
+
+    # --- starting
+
+    def start(self, told: threading.Event | None = None) -> None:
+        """All nodes; returns when every one answers, or when `told` to give up."""
+        for name in self.names:
+            self.start_node(name)
+        self._watcher.start()
+        try:
+            self.wait_until_up(told)
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_node(self, name: str) -> None:
+        home = self.directory / "nodes" / name
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+        config = home / "node.toml"
+        config.write_text(self._config(name))
+        node = [sys.executable, "-m", "holdfast.runtime.node", "--config", str(config)]
+        command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *node]
+        with (home / "logs" / "node.log").open("ab") as log, self._lock:
+            if self._closing.is_set():
+                return
+            self.died.pop(name, None)
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+
+    def _config(self, name: str) -> str:
+        endpoints = "\n".join(f'{peer} = "{endpoint}"' for peer, endpoint in self.endpoints.items())
+        return (
+            f'name = "{name}"\n'
+            f'dir = "{self.directory}"\n'
+            f'secret_file = "{self.secret_file}"\n'
+            f"metrics_port = {self.metrics[name]}\n"
+            f"{self.settings}\n"
+            f"[endpoints]\n{endpoints}\n"
+        )
+
+    def wait_until_up(self, told: threading.Event | None = None, limit_s: float = START_LIMIT_S) -> None:
+        """Until every node answers."""
+        deadline = time.monotonic() + limit_s
+        waiting = list(self.names)
+        caller = self.caller()
+        while waiting and not (told and told.is_set()):
+            for name in list(waiting):
+                process = self.processes[name]
+                if process.poll() is not None and not self.restart_s:
+                    raise self._failed(name, f"it ended with exit code {process.returncode}")
+                try:
+                    caller.call(name, "ping", timeout=2.0)
+                    waiting.remove(name)
+                except HoldfastError:
+                    continue
+            if waiting and time.monotonic() > deadline:
+                raise self._failed(waiting[0], f"it does not answer after {limit_s:.0f} s")
+            if waiting:
+                time.sleep(0.05)
+        caller.close()
+
+    def _failed(self, name: str, why: str) -> ConfigError:
+        log = self.directory / "nodes" / name / "logs" / "node.log"
+        lines = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
+        return ConfigError(f"node {name} did not start", detail=f"{why}: {' | '.join(lines)}", hint=f"See {log}.")
+
+    # --- watching
+
+    def _watch(self) -> None:
+        while not self._closing.wait(0.1):
+            for name, process in list(self.processes.items()):
+                if process.poll() is None or name in self.retired:
+                    continue
+                died = self.died.setdefault(name, time.monotonic())
+                if self.restart_s is not None and time.monotonic() - died >= self.restart_s:
+                    self.start_node(name)
+
+    def kill(self, name: str, *, sign: int = signal.SIGKILL) -> int:
+        """Send a signal to a node's process (kill -9 by default); its pid."""
+        pid = self.processes[name].pid
+        os.kill(pid, sign)
+        return pid
+
+    def alive(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.poll() is None]
+
+    # --- stopping
+
+    def stop(self) -> None:
+        """Ask every node to end; kill those that do not."""
+        with self._lock:
+            self._closing.set()
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        deadline = time.monotonic() + STOP_LIMIT_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,68 @@
+"""What Prometheus may know about a node: `/metrics`, on loopback, in a thread of its own.
+
+Figures are taken when they are asked for, from the machine itself, so that nothing is counted twice in two places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+#: name -> (kind, help, labels)
+_KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "queue_rows": ("gauge", "Elements of an output queue that are not acknowledged.", ("edge",)),
+    "queue_spilled_rows": ("gauge", "Elements of an output queue that are on disk.", ("edge",)),
+    "output_position": ("gauge", "Next position of an output edge.", ("edge",)),
+    "input_position": ("gauge", "Next position of an input edge.", ("unit", "edge")),
+    "input_waiting_rows": ("gauge", "Elements that were handed over and are not consumed.", ("unit", "edge")),
+    "state_bytes": ("gauge", "Memory of a copy's state.", ("unit", "role")),
+    "rows_in": ("counter", "Rows taken by a unit.", ("unit",)),
+    "rows_out": ("counter", "Rows emitted by a unit.", ("unit",)),
+    "late_rows": ("counter", "Rows that came too late, by stage.", ("stage",)),
+    "captures": ("counter", "Captures taken.", ()),
+    "captured_bytes": ("counter", "Bytes of state in captures.", ()),
+    "pastes": ("counter", "Captures pasted into images.", ()),
+    "promotions": ("counter", "Units that started to run here.", ()),
+    "gap_seconds": ("counter", "Silence of failed nodes until their units ran here.", ()),
+    "suspicions": ("counter", "Members that missed their heartbeats, as seen from here.", ()),
+    "pulses": ("counter", "Heartbeats repeated while the loop was busy.", ()),
+    "failed_units": ("gauge", "Units that stand still because of an error.", ()),
+    "record_version": ("gauge", "Version of the placement record.", ()),
+    "members": ("gauge", "Members of the cluster.", ()),
+    "coordinator": ("gauge", "1 if this node is the coordinator.", ()),
+    "unprotected": ("gauge", "Units and ledgers without a second copy.", ()),
+    "events_waiting": ("gauge", "Events that wait for the loop.", ()),
+    "messages_dropped": ("counter", "Messages dropped for a peer that was slow or gone.", ("peer",)),
+    "spill_bytes": ("gauge", "Bytes in spill files.", ()),
+    "disk_full": ("gauge", "1 while spilling fails.", ()),
+}
+
+Figures = list[tuple[str, tuple[str, ...], float]]
+
+
+class _Collector:
+    def __init__(self, node: str, figures: Callable[[], Figures]) -> None:
+        self._node = node
+        self._figures = figures
+
+    def collect(self) -> Iterable[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        families: dict[str, Any] = {}
+        for name, labels, value in self._figures():
+            kind, text, label_names = _KNOWN[name]
+            if name not in families:
+                family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+                families[name] = family(f"holdfast_{name}", text, labels=("node", *label_names))
+            families[name].add_metric((self._node, *labels), value)
+        return families.values()
+
+
+def serve(node: str, port: int, figures: Callable[[], Figures]) -> tuple[int, Callable[[], None]]:
+    """Start to answer; the port, and how to stop."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(node, figures))  # pyright: ignore[reportArgumentType]
+    server, _ = start_http_server(port, "127.0.0.1", registry)
+    return server.server_port, server.shutdown

@@ -1,0 +1,128 @@
+"""Rows of an edge on a real node: Arrow batches that the core hands around without looking into them.
+
+The core wants three things of rows: a length, `+`, and that they never change. The empty tuple is "no rows" of any
+schema. Rows that were spilled are in a file, and come back when somebody looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import InputError
+
+#: Loads what was spilled: Arrow IPC bytes.
+Load = Callable[[], bytes]
+
+
+class ArrowRows:
+    """A run of rows of one schema. Immutable, but for where its bytes are kept."""
+
+    __slots__ = ("_batches", "_load", "_rows", "_schema")
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> None:
+        kept = tuple(batches)
+        if schema is None:
+            if not kept:
+                raise InputError("rows without a schema", hint="Give the schema, or use () for no rows.")
+            schema = kept[0].schema
+        self._schema: pa.Schema = schema
+        self._batches: tuple[pa.RecordBatch, ...] | None = tuple(b for b in kept if b.num_rows)
+        self._rows = sum(b.num_rows for b in self._batches)
+        self._load: Load | None = None
+
+    @classmethod
+    def of(cls, table: pa.Table) -> ArrowRows:
+        return cls(table.to_batches(), table.schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def batches(self) -> tuple[pa.RecordBatch, ...]:
+        """The batches; of spilled rows, read back for this call only: memory stays as it is."""
+        held, load = self._batches, self._load
+        if held is not None or load is None:
+            return held or ()
+        return ArrowRows.from_ipc(load()).batches
+
+    @property
+    def spilled(self) -> bool:
+        return self._batches is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(b.nbytes for b in self._batches) if self._batches is not None else 0
+
+    def spill(self, load: Load) -> None:
+        """Their bytes are in a file now: forget them here."""
+        self._load = load
+        self._batches = None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __add__(self, other: Any) -> ArrowRows:
+        if isinstance(other, ArrowRows):
+            if other._rows and self._rows and not self._schema.equals(other._schema):
+                raise InputError(
+                    "rows of two schemas on one edge",
+                    detail=f"{_names(self._schema)} and {_names(other._schema)}.",
+                    hint="A batch must have one schema: the stage's columns changed within it.",
+                )
+            if not other._rows:
+                return self
+            if not self._rows:
+                return other
+            return ArrowRows((*self.batches, *other.batches), self._schema)
+        if len(other) == 0:
+            return self
+        return NotImplemented
+
+    def __radd__(self, other: Any) -> ArrowRows:
+        return self if len(other) == 0 else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"ArrowRows({self._rows} rows{', spilled' if self.spilled else ''})"
+
+    def table(self) -> pa.Table:
+        return pa.Table.from_batches(self.batches, self._schema)
+
+    def to_ipc(self) -> pa.Buffer:
+        """As an Arrow IPC stream. What was spilled is in that format already."""
+        if self._batches is None and self._load is not None:
+            return pa.py_buffer(self._load())
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            for batch in self.batches:
+                writer.write_batch(batch)
+        return sink.getvalue()
+
+    @staticmethod
+    def from_ipc(raw: bytes | memoryview | pa.Buffer) -> ArrowRows:
+        """From an IPC stream, every array checked: what comes over the network may point anywhere.
+
+        The bytes are copied to the start of an object of their own. The kernels are compiled for aligned arrays, and
+        one in the middle of a message would have them compiled again, in the middle of a fail-over.
+        """
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(bytes(raw))) as reader:
+                batches = list(reader)
+                for batch in batches:
+                    batch.validate(full=True)
+                return ArrowRows(batches, reader.schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, OSError, EOFError) as error:
+            raise InputError("rows cannot be read", detail=str(error), hint="They were damaged on the way.") from error
+
+
+def batches_of(rows: Any) -> tuple[pa.RecordBatch, ...]:
+    """The batches of an edge's rows, whatever stands for none."""
+    return rows.batches if isinstance(rows, ArrowRows) else ()
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{f.name} {f.type}" for f in schema)

@@ -1,0 +1,123 @@
+"""Output that nobody has fetched yet goes to disk: the bytes behind the core's arithmetic of queues.
+
+The core says how far an edge counts as spilled; this writes the rows of those blocks into a segment file and lets go
+of the memory. A segment is deleted when everything in it was trimmed; whoever still reads from it keeps it open.
+A full disk is reported to the core, which then makes units wait before memory runs out, and tried again until it
+takes the rows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.core.ready import Spill
+from holdfast.model.block import Block
+from holdfast.model.ids import Edge
+from holdfast.runtime.rows import ArrowRows
+
+#: Blocks of an edge that count as spilled and whose rows are in memory.
+Find = Callable[[Edge, int], list[Block]]
+
+
+class Segment:
+    """One file with the rows of some blocks. It goes away with its last reader."""
+
+    def __init__(self, path: Path, end: int) -> None:
+        self.path = path
+        self.end = end
+        self.bytes = 0
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def append(self, raw: pa.Buffer) -> tuple[int, int]:
+        at, view = self.bytes, memoryview(raw)
+        done = 0
+        while done < len(view):
+            done += os.pwrite(self._handle, view[done:], at + done)
+        self.bytes += done
+        return at, done
+
+    def sync(self) -> None:
+        """Not for safety (the rows are on other nodes too) but to hear of a full disk now."""
+        os.fdatasync(self._handle)
+
+    def read(self, at: int, length: int) -> bytes:
+        return os.pread(self._handle, length, at)
+
+    def __del__(self) -> None:
+        os.close(self._handle)
+
+
+class SpillStore:
+    """The spill files of one node. Used by the outbox, and by whoever tries again after the disk was full."""
+
+    def __init__(self, directory: Path, find: Find, on_full: Callable[[bool, str], None]) -> None:
+        self.directory = directory
+        self._find = find
+        self._on_full = on_full
+        self._segments: dict[Edge, list[Segment]] = {}
+        self.full = False
+        #: What could not be written yet.
+        self._open: dict[Edge, Spill] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+        shutil.rmtree(directory, ignore_errors=True)  # of an earlier life: its queues are gone
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def bytes(self) -> int:
+        return sum(s.bytes for segments in self._segments.values() for s in segments)
+
+    def on_spill(self, effect: Spill) -> None:
+        with self._lock:
+            self._trim(effect.edge, effect.trimmed)
+            self._open[effect.edge] = effect
+        self.retry()
+
+    def retry(self) -> None:
+        """Write what waits. Tells when the disk is full, and when it no longer is."""
+        try:
+            with self._lock:
+                for edge, effect in list(self._open.items()):
+                    self._write(edge, effect.to)
+                    del self._open[edge]
+        except OSError as error:
+            self._say(True, f"Output cannot be spilled to {self.directory}: {error.strerror}.")
+            return
+        self._say(False, f"Output can be spilled to {self.directory} again.")
+
+    def _say(self, full: bool, text: str) -> None:
+        if full != self.full:
+            self.full = full
+            self._on_full(full, text)
+
+    def _write(self, edge: Edge, to: int) -> None:
+        blocks = [b for b in self._find(edge, to) if isinstance(b.rows, ArrowRows) and not b.rows.spilled]
+        if not blocks:
+            return
+        self._number += 1
+        path = self.directory / f"{self._number:08d}.arrows"
+        try:
+            segment = Segment(path, blocks[-1].end)
+            places = [segment.append(block.rows.to_ipc()) for block in blocks]
+            segment.sync()
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        for block, (at, length) in zip(blocks, places, strict=True):
+            block.rows.spill(lambda at=at, length=length: segment.read(at, length))
+        self._segments.setdefault(edge, []).append(segment)
+
+    def _trim(self, edge: Edge, trimmed: int) -> None:
+        kept = []
+        for segment in self._segments.get(edge, ()):
+            if segment.end <= trimmed:
+                segment.path.unlink(missing_ok=True)
+            else:
+                kept.append(segment)
+        self._segments[edge] = kept

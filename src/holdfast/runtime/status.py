@@ -1,0 +1,101 @@
+"""What a node says about itself: for `holdfast status`, for metrics, for tests. Read on the loop's thread."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.core.election import Standing
+from holdfast.core.node import Node
+from holdfast.core.roles import State
+from holdfast.model.plan import to_micros
+from holdfast.runtime.metrics import Figures
+from holdfast.runtime.units import UnitOperator
+
+
+def unprotected(node: Node) -> list[str]:
+    """Units and ledgers without a second copy."""
+    places = node.record.places.items()
+    return [asset for asset, p in places if not p.is_stage and p.primary is not None and p.backup is None]
+
+
+def status(node: Node) -> dict[str, Any]:
+    record = node.record
+    return {
+        "name": node.name,
+        "seat": node.seat,
+        "coordinator": node.election.coordinator,
+        "term": node.election.term,
+        "version": record.version,
+        "members": dict(record.members),
+        "draining": list(record.draining),
+        "degraded": unprotected(node),
+        "lost": [a for a, p in record.places.items() if p.primary is None and not p.is_stage],
+        "places": {
+            asset: {
+                "primary": p.primary,
+                "backup": p.backup,
+                "joining": p.joining,
+                "epoch": p.epoch,
+                "moving": p.moving,
+                "stage": p.is_stage,
+            }
+            for asset, p in record.places.items()
+        },
+        "units": {unit: _unit(node, unit) for unit in node.host.copies},
+        "stages": dict(node.stages),
+    }
+
+
+def _unit(node: Node, unit: str) -> dict[str, Any]:
+    copy = node.host.copies[unit]
+    place = node.record.places[unit]
+    op = copy.op
+    return {
+        "role": node.host.states.get(unit, State.ABSENT).value,
+        "epoch": place.epoch,
+        "failed": copy.failed,
+        "watermark_us": to_micros(copy.watermark),
+        "inputs": {
+            i.edge: {"position": i.position, "waiting": sum(b.end - b.start for b in i.queue)} for i in copy.inputs
+        },
+        "outputs": {
+            q.edge: {"next": q.next, "trimmed": q.trimmed, "spilled": q.spilled, "acks": dict(q.acks)}
+            for q in copy.outputs
+        },
+        "state_bytes": op.op.state_bytes() if isinstance(op, UnitOperator) else 0,
+        **(asdict(op.figures) if isinstance(op, UnitOperator) else {}),
+        "capture_period_ms": node.host.config_of(unit).capture_period_ns / 1e6,
+    }
+
+
+def figures(node: Node) -> Figures:
+    found: Figures = [
+        ("record_version", (), node.record.version),
+        ("members", (), len(node.record.members)),
+        ("coordinator", (), float(node.election.standing is Standing.COORDINATOR)),
+        ("unprotected", (), len(unprotected(node))),
+        ("failed_units", (), sum(1 for copy in node.host.copies.values() if copy.failed)),
+    ]
+    captures = captured_bytes = pastes = 0
+    for unit, copy in node.host.copies.items():
+        op = copy.op
+        role = node.host.states.get(unit, State.ABSENT).value
+        if isinstance(op, UnitOperator):
+            captures += op.figures.captures
+            captured_bytes += op.figures.captured_bytes
+            pastes += op.figures.pastes
+            found.append(("state_bytes", (unit, role), op.op.state_bytes()))
+        if unit not in node.host.primaries:
+            continue
+        if isinstance(op, UnitOperator):
+            found += [("rows_in", (unit,), op.figures.rows_in), ("rows_out", (unit,), op.figures.rows_out)]
+        for i in copy.inputs:
+            found.append(("input_position", (unit, i.edge), i.position))
+            found.append(("input_waiting_rows", (unit, i.edge), sum(b.end - b.start for b in i.queue)))
+        for q in copy.outputs:
+            found.append(("queue_rows", (q.edge,), q.next - q.trimmed))
+            found.append(("queue_spilled_rows", (q.edge,), q.spilled))
+            found.append(("output_position", (q.edge,), q.next))
+    found += [("captures", (), captures), ("captured_bytes", (), captured_bytes), ("pastes", (), pastes)]
+    return found

@@ -1,0 +1,277 @@
+"""How processes hear each other: Arrow Flight, one stream per pair and direction of opening.
+
+Nodes open a stream to every other node and write to it; what comes back on it is only an error. Drivers and readers
+(guests) open streams to nodes and are answered on the same stream, so they listen nowhere. Every call, stream or
+action, carries address, version and token in its headers and is refused before anything is read if they are wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.errors import HoldfastError, PeerError
+from holdfast.model import messages as m
+from holdfast.model.ids import Address, Name, name_of
+from holdfast.runtime import wire
+from holdfast.runtime.links import CHANNEL, KNOCK, WELCOME, Link, OnMessage, OnTrouble, Outgoing, first_line
+from holdfast.runtime.security import ADDRESS, KIND, Security
+
+NODE, GUEST = "node", "guest"
+#: do_action bodies and answers are small; anything larger is a mistake.
+ACTION_BYTES_MAX = 64 << 20
+
+Action = Callable[[dict], dict]
+#: (schema, batches) of a ticket.
+Fetch = Callable[[dict], tuple[pa.Schema, Iterator[pa.RecordBatch]]]
+
+
+class _Who(flight.ServerMiddleware):
+    def __init__(self, address: str, kind: str) -> None:
+        self.address = address
+        self.kind = kind
+
+
+class _Gate(flight.ServerMiddlewareFactory):
+    """Looks at the headers of every call before anything else happens."""
+
+    def __init__(self, security: Security, on_trouble: OnTrouble) -> None:
+        self.security = security
+        self.on_trouble = on_trouble
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Who:
+        objection = self.security.objection(headers)
+        who = headers.get(ADDRESS, ["someone"])[0][:100]
+        if objection:
+            self.on_trouble("turned-away", who, objection)
+            raise flight.FlightUnauthenticatedError(objection)
+        return _Who(who, headers.get(KIND, [GUEST])[0])
+
+
+class Server(flight.FlightServerBase):
+    """A node's ear. Handlers run on gRPC's threads and must not block for long."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        security: Security,
+        *,
+        on_message: OnMessage,
+        on_trouble: OnTrouble,
+        actions: dict[str, Action],
+        fetch: Fetch,
+    ) -> None:
+        self.guests: dict[Address, Outgoing] = {}
+        self._on_message = on_message
+        self._on_trouble = on_trouble
+        self._actions = actions
+        self._fetch = fetch
+        self.source: Address = ""
+        #: Set when all is prepared: calls wait for it rather than meet a node that is half there.
+        self.open = threading.Event()
+        super().__init__(
+            f"{security.scheme}://{host}:{port}",
+            middleware={"who": _Gate(security, on_trouble)},
+            **security.server_options(),
+        )
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        who: _Who = context.get_middleware("who")
+        out: Outgoing | None = None
+        self.open.wait(30)
+        writer.write_metadata(WELCOME)
+        if who.kind == GUEST:
+            out = Outgoing(who.address, self.source, writer.write_metadata, self._on_trouble)
+            before = self.guests.get(who.address)
+            self.guests[who.address] = out
+            if before is not None:
+                before.close()
+        try:
+            while True:
+                raw = reader.read_chunk().app_metadata
+                if raw is not None and raw.size > len(KNOCK):
+                    self._take(who.address, raw)
+        except (StopIteration, pa.ArrowException, OSError):
+            pass
+        finally:
+            if out is not None:
+                out.close()
+                if self.guests.get(who.address) is out:
+                    del self.guests[who.address]
+
+    def _take(self, peer: str, raw: pa.Buffer) -> None:
+        try:
+            self._on_message(*wire.decode(raw, peer))
+        except HoldfastError as error:
+            self._on_trouble("damaged", peer, str(error))
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+        handler = self._actions.get(action.type)
+        if handler is None:
+            raise flight.FlightServerError(
+                f"unknown action {action.type!r}; there are {', '.join(sorted(self._actions))}"
+            )
+        raw = action.body.to_pybytes()
+        try:
+            if len(raw) > ACTION_BYTES_MAX:
+                raise PeerError(f"the body of action {action.type!r} is too large", detail=f"{len(raw)} bytes.")
+            body = json.loads(raw) if raw else {}
+            if action.type != "ping":
+                self.open.wait(30)
+            answer = handler(body)
+        except HoldfastError as error:
+            raise flight.FlightServerError(_told(error)) from error
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+            raise flight.FlightServerError(
+                _told(PeerError(f"{action.type}: bad request", detail=repr(error)))
+            ) from error
+        yield answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return [(name, (handler.__doc__ or "").strip()) for name, handler in sorted(self._actions.items())]
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        try:
+            asked = msgspec.msgpack.decode(ticket.ticket, type=dict)
+            schema, batches = self._fetch(asked)
+        except HoldfastError as error:
+            raise flight.FlightServerError(_told(error)) from error
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            raise flight.FlightServerError(_told(PeerError("bad ticket", detail=repr(error)))) from error
+        return flight.GeneratorStream(schema, batches)
+
+
+_MARK = "holdfast-error:"
+
+
+def _told(error: HoldfastError) -> str:
+    """An error as text that the other side can take apart again."""
+    return _MARK + json.dumps([error.what, error.detail, error.hint]) + ":"
+
+
+def told_error(error: Exception, where: str) -> PeerError:
+    """What a node said, as an error of ours."""
+    text = str(error)
+    if _MARK in text:
+        try:
+            parts, _ = json.JSONDecoder().raw_decode(text[text.index(_MARK) + len(_MARK) :])
+            return PeerError(parts[0], detail=parts[1], hint=parts[2])
+        except ValueError:
+            pass
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        what, _, hint = first_line(error).partition(". ")
+        return PeerError(f"{where} refuses this process: {what}", hint=hint)
+    return PeerError(f"{where} cannot be reached", detail=first_line(error), hint="Is the node running?")
+
+
+class Caller:
+    """Flight actions and fetches, with a client per endpoint. Safe to use from several threads."""
+
+    def __init__(self, address: str, endpoints: dict[Name, str], security: Security, kind: str = GUEST) -> None:
+        self.endpoints = endpoints
+        self._headers = security.headers(address, kind)
+        self._options = security.client_options()
+        self._clients: dict[Name, flight.FlightClient] = {}
+        self._lock = threading.Lock()
+
+    def client(self, name: Name) -> flight.FlightClient:
+        with self._lock:
+            known = self._clients.get(name)
+            if known is None:
+                if name not in self.endpoints:
+                    raise PeerError(f"unknown node {name!r}", detail=f"Known are {', '.join(sorted(self.endpoints))}.")
+                known = flight.FlightClient(self.endpoints[name], generic_options=CHANNEL, **self._options)
+                self._clients[name] = known
+            return known
+
+    def options(self, timeout: float) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+
+    def call(self, name: Name, action: str, body: dict | None = None, timeout: float = 5.0) -> dict:
+        raw = self.call_raw(name, action, json.dumps(body or {}).encode(), timeout)
+        return json.loads(raw) if raw else {}
+
+    def call_raw(self, name: Name, action: str, body: bytes = b"", timeout: float = 5.0) -> bytes:
+        try:
+            found = list(self.client(name).do_action(flight.Action(action, body), self.options(timeout)))
+        except (pa.ArrowException, OSError) as error:
+            raise told_error(error, f"node {name} ({self.endpoints.get(name)})") from error
+        return found[0].body.to_pybytes() if found else b""
+
+    def fetch(self, name: Name, ticket: dict, timeout: float = 60.0) -> flight.FlightStreamReader:
+        """Rows of an edge: see the node's `do_get`."""
+        try:
+            return self.client(name).do_get(flight.Ticket(msgspec.msgpack.encode(ticket)), self.options(timeout))
+        except (pa.ArrowException, OSError) as error:
+            raise told_error(error, f"node {name} ({self.endpoints.get(name)})") from error
+
+    def close(self) -> None:
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+
+def _quiet(what: str, peer: str, text: str) -> None:
+    """Nobody wants to know."""
+
+
+class Peer:
+    """A process that is not a node (a driver, a reader): sends to nodes, and hears their answers."""
+
+    def __init__(
+        self,
+        address: Address,
+        endpoints: dict[Name, str],
+        security: Security,
+        on_message: Callable[[Address, m.Message], None],
+        on_trouble: OnTrouble = _quiet,
+    ) -> None:
+        self.address = address
+        self._security = security
+        self._on_message = on_message
+        self._on_trouble = on_trouble
+        self._links: dict[Name, Link] = {}
+        self._lock = threading.Lock()
+        self.caller = Caller(address, endpoints, security)
+        self.endpoints = endpoints
+
+    def send(self, target: Address, message: m.Message) -> None:
+        """To a node, by the name in its address. Never blocks; nobody says whether it arrived."""
+        link = self._links.get(name_of(target)) or self._connect().get(name_of(target))
+        if link is not None:
+            link.send(target, message)
+
+    def _connect(self) -> dict[Name, Link]:
+        """All nodes at once: any of them may have news for this process."""
+        with self._lock:
+            for name, endpoint in self.endpoints.items():
+                if name not in self._links:
+                    self._links[name] = Link(
+                        name, endpoint, self.address, GUEST, self._security, self._take, self._on_trouble
+                    )
+            return self._links
+
+    def _take(self, source: Address, target: Address, message: m.Message) -> None:
+        if target == self.address:
+            self._on_message(source, message)
+
+    @property
+    def refused(self) -> str:
+        """Why nodes refuse this process; empty if they do not."""
+        return next((link.refused for link in self._links.values() if link.refused), "")
+
+    def call(self, name: Name, action: str, body: dict | None = None, timeout: float = 5.0) -> dict:
+        return self.caller.call(name, action, body, timeout)
+
+    def close(self) -> None:
+        for link in list(self._links.values()):
+            link.close()
+        self.caller.close()

@@ -1,0 +1,224 @@
+"""Operators of the state engine as the core wants them: rows of an edge in, rows for every output edge out.
+
+A unit is one shard of an operator. Port 0 of it carries everything that it emits; the further ports carry the same
+rows, cut by key for the shards of the operators that consume it directly.
+
+A step is all or nothing as far as an operator can promise it: a batch that cannot be taken leaves the state as it
+was. If closing windows fails after the rows went in, the state is `torn`: it belongs to no position and must not be
+captured. The unit then stands still, and its backup has everything up to the last good position.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError
+from holdfast.model.ids import Edge
+from holdfast.model.plan import OperatorPlan, Plan, operator_of, to_micros
+from holdfast.model.topology import UnitSpec
+from holdfast.operators import LEFT, RIGHT, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
+from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
+from holdfast.runtime.rows import ArrowRows, batches_of
+from holdfast.runtime.shards import cut
+from holdfast.runtime.wire import OperatorState
+
+#: Column of partial aggregates that says in which pane a row belongs.
+PANE = "pane_start"
+
+
+@dataclass
+class Figures:
+    """What an operator has done, for status and metrics."""
+
+    rows_in: int = 0
+    bytes_in: int = 0
+    rows_out: int = 0
+    captures: int = 0
+    captured_bytes: int = 0
+    pastes: int = 0
+
+
+def read_schema(raw: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(raw))
+
+
+def operator_name(unit: str) -> str:
+    """The operator of a unit; one without a shard number is an operator of its own."""
+    return operator_of(unit) or unit
+
+
+class UnitOperator:
+    """One shard of an operator, as `core.operator.Operator`."""
+
+    def __init__(self, spec: UnitSpec, plan: Plan, config: StateConfig) -> None:
+        self.plan = plan.operator(operator_name(spec.id))
+        self.op = build(self.plan, config)
+        self.figures = Figures()
+        #: A step failed half-way: the state belongs to no position.
+        self.torn = False
+        #: How far the watermark of the output stays behind that of the input: a pair of a join is as old as its older
+        #: row, which may be older than the watermark.
+        self.lag = self._lag()
+        self._schema = read_schema(self.plan.output)
+        self._inputs = {edge: _input_of(edge, self.plan, plan) for edge in spec.inputs}
+        self._ports = len(spec.outputs)
+        #: True from a capture to the next step: a whole capture of that moment carries the same number.
+        self._just_captured = False
+
+    def _lag(self) -> int:
+        if not isinstance(self.op, Join):
+            return 0
+        window = self.op.window
+        return 2 * window.reach_us if isinstance(window, Within) else window.size_us
+
+    # --- rows
+
+    def step(self, edge: Edge, rows: Any, watermark: int) -> tuple[Any, ...]:
+        self._just_captured = False
+        try:
+            made = self._take(self._inputs[edge], rows) if len(rows) else []
+        except (InputError, MemoryLimitError, ConfigError):
+            raise  # refused whole: the state is as it was
+        except Exception as error:
+            self.torn = True
+            raise _named(self.op.name, error) from error
+        self.torn = True
+        try:
+            made += self._close(to_micros(watermark))
+            out = self._out(made)
+        except Exception as error:
+            raise _named(self.op.name, error) from error
+        self.torn = False
+        return out
+
+    def _take(self, index: int, rows: Any) -> list[pa.RecordBatch]:
+        """Rows of one block: one batch, so that all of it goes in or nothing."""
+        plan = self.plan.inputs[index]
+        table = pa.Table.from_batches(batches_of(rows))
+        chunks = table.combine_chunks().to_batches() if table.num_rows else []
+        if len(chunks) > 1:
+            raise InputError(
+                f"{self.op.name}: a batch is too large",
+                detail=f"{len(rows)} rows with more than 2 GiB in one text column.",
+                hint="Limit what a micro-batch may take, for example with maxFilesPerTrigger.",
+            )
+        out: list[pa.RecordBatch] = []
+        for batch in chunks:
+            op = self.op
+            if plan.event_time == WINDOW_TIME and WINDOW_END not in batch.schema.names:
+                raise InputError(
+                    f"{op.name}: the input has no event time",
+                    detail=f"It is derived from {WINDOW_END!r}, which is not among {', '.join(batch.schema.names)}.",
+                )
+            batch = rows_in(plan, batch)
+            if isinstance(op, Join):
+                out += op.process(plan.side, batch).to_batches()
+            elif isinstance(op, CountWindowAggregate):
+                out += op.process(batch).to_batches()
+            elif isinstance(op, WindowAggregate):
+                if PANE in batch.schema.names and plan.partial:
+                    op.process_partial(batch)
+                else:
+                    op.process(batch)
+        self.figures.rows_in += len(rows)
+        self.figures.bytes_in += sum(batch.nbytes for batch in batches_of(rows))
+        return out
+
+    def _close(self, watermark: int) -> list[pa.RecordBatch]:
+        op = self.op
+        if isinstance(op, Join):
+            return op.on_watermark(LEFT, watermark).to_batches() + op.on_watermark(RIGHT, watermark).to_batches()
+        if isinstance(op, WindowAggregate | CountWindowAggregate):
+            return op.on_watermark(watermark).to_batches()
+        return []
+
+    def _out(self, made: list[pa.RecordBatch]) -> tuple[Any, ...]:
+        made = [batch for batch in made if batch.num_rows]
+        if not made:
+            return ((),) * self._ports
+        table = pa.Table.from_batches(made).select(self._schema.names).cast(self._schema)
+        self.figures.rows_out += table.num_rows
+        ports: list[Any] = [ArrowRows.of(table)]
+        for _, _, shards, by in self.plan.feeds:
+            batch = table.combine_chunks().to_batches()[0]
+            ports += [ArrowRows([part]) if part.num_rows else () for part in cut(batch, tuple(by), shards)]
+        return tuple(ports[: self._ports])
+
+    # --- captures
+
+    def capture(self) -> OperatorState:
+        taken = self.op.capture()
+        self._just_captured = True
+        return self._captured(taken)
+
+    def snapshot(self) -> OperatorState:
+        """Everything. Right after a capture it is of the same moment and has its number, so that the next capture fits
+        both; otherwise it counts as a capture of its own (a method that never takes deltas)."""
+        number = self.op.captured
+        taken = self.op.capture(whole=True)
+        if self._just_captured:
+            self.op.captured = number
+            taken = msgspec.structs.replace(taken, number=number)
+        return self._captured(taken)
+
+    def _captured(self, taken: Any) -> OperatorState:
+        self.figures.captures += 1
+        self.figures.captured_bytes += taken.nbytes
+        return OperatorState(taken)
+
+    def fits(self, state: object) -> bool:
+        """Does a capture continue this image? A whole one always does."""
+        return isinstance(state, OperatorState) and (state.capture.whole or state.capture.base == self.op.captured)
+
+    def paste(self, state: object, whole: bool) -> None:
+        if not isinstance(state, OperatorState):
+            raise InputError(f"{self.op.name}: a capture without an operator's state")
+        self.op.paste(state.capture)
+        self.figures.pastes += 1
+
+    def restore(self) -> None:
+        """An image is running state already: lists and indexes are kept up by every paste."""
+
+
+def _named(operator: str, error: Exception) -> HoldfastError:
+    """Any error of an operator as one of ours, so that the unit stands still and the node goes on."""
+    return error if isinstance(error, HoldfastError) else StateError(f"{operator}: cannot go on", detail=repr(error))
+
+
+def _input_of(edge: Edge, operator: OperatorPlan, plan: Plan) -> int:
+    """Which input of an operator an edge belongs to."""
+    producer = plan.topology.producer[edge]
+    if producer in plan.topology.stage:
+        source = producer
+    else:
+        source = operator_name(producer)
+        port = int(edge.rpartition(".")[2])
+        for name, index, shards, _ in plan.operator(source).feeds if port else ():
+            if port <= shards:
+                if name == operator.name:
+                    return index
+                break
+            port -= shards
+    for index, one in enumerate(operator.inputs):
+        if one.source == source:
+            return index
+    raise ConfigError(
+        f"{operator.name}: no input comes from {source!r}",
+        detail=f"Edge {edge}; the inputs come from {', '.join(i.source for i in operator.inputs)}.",
+    )
+
+
+class Factory:
+    """Makes the operators of this node's copies, and knows them for status and metrics."""
+
+    def __init__(self, plan: Plan, *, page_bytes: int, limit_bytes: int) -> None:
+        self.plan = plan
+        self.config = StateConfig(page_bytes=page_bytes, limit_bytes=limit_bytes, clock=time.monotonic_ns)
+
+    def __call__(self, spec: UnitSpec) -> UnitOperator:
+        return UnitOperator(spec, self.plan, self.config)

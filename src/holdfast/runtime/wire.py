@@ -1,0 +1,126 @@
+"""Messages as bytes: msgpack of (source, target, message), typed both ways. Nothing is ever unpickled.
+
+Two kinds of things are not msgpack's own and travel as extensions: rows (an Arrow IPC stream) and an operator's
+capture (its own format, with a checksum). Arrow's format has no checksum; the frame has one, since rows end up as
+addresses in kernels.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import xxhash
+
+from holdfast.errors import InputError
+from holdfast.model import messages as m
+from holdfast.model.ids import Address
+from holdfast.model.messages import AnyMessage, Message
+from holdfast.operators.capture import Capture
+from holdfast.runtime.rows import ArrowRows
+
+#: Raised whenever a message cannot be understood by a node of the version before.
+PROTOCOL = 1
+#: No frame may be larger: a length that was damaged must not make a node allocate without end.
+FRAME_BYTES_MAX = 1 << 30
+
+_ROWS, _STATE = 1, 2
+#: "HF", the protocol, and the xxh3-64 of the rest.
+_HEAD = struct.Struct("<2sHQ")
+
+
+class OperatorState:
+    """An operator's capture on its way. The wrapper keeps msgpack from taking the struct apart."""
+
+    __slots__ = ("capture",)
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+
+    def __len__(self) -> int:
+        return self.capture.n_new + self.capture.n_updated
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, ArrowRows):
+        return msgspec.msgpack.Ext(_ROWS, value.to_ipc())
+    if isinstance(value, OperatorState):
+        return msgspec.msgpack.Ext(_STATE, value.capture.to_bytes())
+    raise NotImplementedError(f"{type(value).__name__} cannot be sent")
+
+
+def _ext_hook(code: int, data: memoryview) -> Any:
+    if code == _ROWS:
+        return ArrowRows.from_ipc(data)
+    if code == _STATE:
+        return OperatorState(Capture.from_bytes(bytes(data)))
+    raise InputError("a message has an extension that is not known", detail=f"Its code is {code}.")
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True):
+    source: Address
+    target: Address
+    message: AnyMessage
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+_decoder = msgspec.msgpack.Decoder(_Frame, ext_hook=_ext_hook)
+
+
+def encode(source: Address, target: Address, message: Message) -> bytes:
+    body = _encoder.encode((source, target, message))
+    return _HEAD.pack(b"HF", PROTOCOL, xxhash.xxh3_64_intdigest(body)) + body
+
+
+def decode(raw: Any, peer: str) -> tuple[Address, Address, Message]:
+    """(source, target, message); an InputError that names the peer if the bytes are not what was sent."""
+    view = memoryview(raw)
+    if not _HEAD.size < len(view) <= FRAME_BYTES_MAX:
+        raise _damaged(peer, f"It has {len(view)} bytes.")
+    magic, protocol, digest = _HEAD.unpack_from(view)
+    if magic != b"HF" or protocol != PROTOCOL:
+        raise _damaged(peer, f"It starts with {magic!r}, protocol {protocol}; this node speaks {PROTOCOL}.")
+    body = view[_HEAD.size :]
+    if xxhash.xxh3_64_intdigest(body) != digest:
+        raise _damaged(peer, f"The checksum of its {len(body)} bytes does not match.")
+    try:
+        frame = _decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise _damaged(peer, str(error)) from error
+    except InputError as error:
+        raise _damaged(peer, f"{error.what}: {error.detail}") from error
+    return frame.source, frame.target, _with_rows(frame.message, peer)
+
+
+def _with_rows(message: Message, peer: str) -> Message:
+    """Rows are Arrow rows or none at all, and none is `()`: msgpack knows no tuples."""
+    if isinstance(message, m.Deliver):
+        return msgspec.structs.replace(message, parts={e: _rows(rows, peer) for e, rows in message.parts.items()})
+    if isinstance(message, m.Data):
+        for block in message.blocks:
+            _rows(block.rows, peer)
+    if isinstance(message, m.Capture):
+        for part in message.outputs.values():
+            for block in part.blocks:
+                _rows(block.rows, peer)
+        for handed in message.handed.values():
+            for held in (*handed.sealed, *handed.prepared):
+                _rows(held.rows, peer)
+    return message
+
+
+def _rows(rows: Any, peer: str) -> Any:
+    if isinstance(rows, ArrowRows):
+        return rows
+    if rows == []:
+        return ()
+    raise _damaged(peer, f"Its rows are a {type(rows).__name__}.")
+
+
+def _damaged(peer: str, detail: str) -> InputError:
+    return InputError(
+        f"a message from {peer} cannot be read",
+        detail=detail,
+        hint="It was dropped, and will be sent again. If this repeats, look at the network and the versions.",
+    )

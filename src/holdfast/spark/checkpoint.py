@@ -1,0 +1,141 @@
+"""Make a query's Spark checkpoint agree with the stage's ledger, before the query starts. File logic only.
+
+The ledger is the truth: a batch counts when its commit record is on two nodes, whatever Spark has written since.
+A record names Spark's batch (`offsets[0]`) and carries Spark's own plan of it, the content of `offsets/<batch>`.
+
+    metadata      {"id": …}     the query. Written by us, so that it is known; a foreign one is an error, not a reset
+    offsets/<k>   v1, settings, one offset a source    what batch k reads; written before k runs
+    commits/<k>   v1, {"nextBatchWatermarkMs": 0}      batch k is in the sink
+    sources/<i>/<m>                                    the file source's own list of files: offsets only number it
+
+After `agree`, for the ledger's last batch k: offsets/k is the recorded plan, commits/k exists, and of later plans only
+k + 1 stays (Spark plans one batch ahead and runs exactly that one again). Spark's commits beyond k are impossible,
+since `foreachBatch` returns only when the ledger has the batch: so then the ledgers are not this checkpoint's.
+
+Checked against checkpoints of Spark 4.3 in `tests/integration/test_spark_checkpoint.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+
+from holdfast.errors import ConfigError
+from holdfast.model.messages import CommitRecord
+
+_COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
+_NAMESPACE = uuid.UUID("6f1c27d4-90a5-4d2b-8c1e-6d8f5a1f7f43")
+
+
+def query_id(query: str, stage: str) -> str:
+    """The id that Spark knows this stage's query by: the same in every life of it, and in no other deployment."""
+    return str(uuid.uuid5(_NAMESPACE, f"{query}/{stage}"))
+
+
+def claim(directory: Path, stage: str, query: str) -> None:
+    """This checkpoint is this query's, or is made so if it is new."""
+    expected = query_id(query, stage)
+    metadata = directory / "metadata"
+    if not metadata.exists():
+        if _batches(directory / "offsets"):
+            raise ConfigError(
+                f"stage {stage}: its Spark checkpoint has batches but does not say whose they are",
+                detail=f"{metadata} is missing.",
+                hint="Restore that file from a backup, or run the pipeline in a new --dir.",
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        _write(metadata, json.dumps({"id": expected}, separators=(",", ":")))
+        return
+    try:
+        found = json.loads(metadata.read_text())["id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"stage {stage}: its Spark checkpoint cannot be read",
+            detail=f"{metadata}: {error}",
+            hint="Restore that file from a backup, or run the pipeline in a new --dir.",
+        ) from error
+    if found != expected:
+        raise ConfigError(
+            f"stage {stage}: its Spark checkpoint belongs to another query",
+            detail=f"{directory} is of query {found}, this is {expected} ({query}).",
+            hint="Run the pipeline in a new --dir; a checkpoint is never taken over or reset.",
+        )
+
+
+def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) -> None:
+    """Make the checkpoint say what the ledger says. `commit` is the ledger's last record."""
+    claim(directory, stage, query)
+    last = commit.offsets[0] if commit is not None else -1
+    beyond = [k for k in _batches(directory / "commits") if k > last]
+    if beyond:
+        raise ConfigError(
+            f"stage {stage}: Spark has committed batch {max(beyond)}, the stage's ledger ends at {last}",
+            detail=f"{directory}/commits: {len(beyond)} batches that no ledger knows.",
+            hint="The nodes' directories are of an older or another run: start all nodes with the ones that belong "
+            "to this checkpoint, or run the pipeline in a new --dir.",
+        )
+    if commit is None or last < 0:
+        _drop(directory, after=0)  # batch 0 may be planned: it is run again as it was planned
+        return
+    _check_sources(directory, stage, commit.plan)
+    offsets = directory / "offsets" / str(last)
+    same = offsets.exists() and offsets.read_text() == commit.plan
+    if not same:
+        _write(offsets, commit.plan)
+    _drop(directory, after=last + 1 if same else last)  # what was planned on top of something else contradicts it
+    committed = directory / "commits" / str(last)
+    if not committed.exists():
+        _write(committed, _COMMITTED)
+
+
+def plan_of(directory: Path, batch: int) -> str:
+    """What Spark has written ahead about this batch."""
+    return (directory / "offsets" / str(batch)).read_text()
+
+
+def last_committed(directory: Path) -> int:
+    """The last batch in Spark's commit log, -1 if there is none."""
+    return max(_batches(directory / "commits"), default=-1)
+
+
+def source_offsets(plan: str) -> list[dict | None]:
+    """The offsets in a plan, one a source; None: that source has nothing yet."""
+    lines = plan.splitlines()
+    return [None if line == "-" else json.loads(line) for line in lines[2:]]
+
+
+def _check_sources(directory: Path, stage: str, plan: str) -> None:
+    """The file source's offsets are numbers of its own log: without that log, every file would be read again."""
+    for i, offset in enumerate(source_offsets(plan)):
+        number = offset.get("logOffset", -1) if isinstance(offset, dict) else -1
+        log = directory / "sources" / str(i)
+        if number >= 0 and not any((log / f"{number}{suffix}").exists() for suffix in ("", ".compact")):
+            raise ConfigError(
+                f"stage {stage}: the list of files it has read is gone",
+                detail=f"The ledger's last batch ends at entry {number} of {log}, which is not there.",
+                hint="On several machines --dir must be on storage that all of them share. Restore it from a "
+                "backup, or run the pipeline in a new --dir: reading all files again would double every row.",
+            )
+
+
+def _batches(log: Path) -> list[int]:
+    if not log.is_dir():
+        return []
+    return sorted(int(name) for name in os.listdir(log) if name.isdecimal())
+
+
+def _drop(directory: Path, after: int) -> None:
+    for batch in _batches(directory / "offsets"):
+        if batch > after:
+            (directory / "offsets" / str(batch)).unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: another life of the stage may be reading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    part.write_text(text)
+    part.replace(path)
+    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)  # of what was there, were it written with checksums

@@ -1,0 +1,180 @@
+"""The process of one stage: `python -m holdfast.spark.child`, started by a node, one JSON object on stdin.
+
+    in    {"stage", "node", "endpoints", "secret_file", "tls", "dir", "epoch" (null: stand by), "master", "conf"}
+          then {"go": epoch}, {"finish": true}, {"stop": true}; the end of stdin ends this process at once
+    out   {"event": "ready" | "running" | "alive" | "batch" | "late" | "waiting" | "failed" | "finished", …}
+    exit  0 told to stop, or finished; 3 fenced; anything else: it died
+
+Only JSON goes to stdout: what Spark and its JVM print is sent to stderr, which the node keeps in a log. "alive" is said
+only while the JVM answers, so that the node finds one that hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.model.plan import Plan, StagePlan
+from holdfast.spark.hand_over import Fenced, Stopped
+from holdfast.spark.reasons import Reason
+
+LOOK_S = 0.1
+ALIVE_S = 1.0
+STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
+
+
+class Mouth:
+    """Says events on the real stdout, one line each."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def say(self, event: str, **fields: Any) -> None:
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._out.write(json.dumps({"event": event, **fields}, default=str) + "\n")
+            self._out.flush()
+
+
+class Ears:
+    """What the node says after the first line."""
+
+    def __init__(self) -> None:
+        self.go: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.finish = threading.Event()
+        self.stop = threading.Event()
+
+    def listen(self) -> None:
+        for line in sys.stdin:
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue
+            if told.get("go"):
+                self.go.put(int(told["go"]))
+            if told.get("finish"):
+                self.finish.set()
+            if told.get("stop"):
+                self.stop.set()
+                threading.Timer(8.0, os._exit, (STOPPED,)).start()  # a JVM that hangs must not keep it
+        os._exit(ORPHANED)  # the node is gone
+
+
+class Child:
+    def __init__(self, order: dict[str, Any], mouth: Mouth, ears: Ears) -> None:
+        self.order = order
+        self.stage_id: str = order["stage"]
+        self.directory = Path(order["dir"]).resolve()
+        self.mouth = mouth
+        self.ears = ears
+        self.plan = msgspec.json.decode((self.directory / "plan.json").read_bytes(), type=Plan)
+        self.stage: StagePlan = self.plan.stage(self.stage_id)
+        self.began = time.monotonic()
+
+    def say(self, event: str, **fields: Any) -> None:
+        self.mouth.say(event, stage=self.stage_id, **fields)
+
+    def run(self) -> int:
+        from holdfast.spark.roles import role_of
+
+        self._move()
+        role = role_of(self.plan, self.stage, self.directory, self.order, self.say)
+        epoch = self.order.get("epoch")
+        if epoch is None:
+            with tempfile.TemporaryDirectory(prefix="holdfast-warm-") as scratch:
+                role.warm_up(Path(scratch))
+                self.say("ready", seconds=round(time.monotonic() - self.began, 1))
+                epoch = self._wait_for_go()
+            if epoch is None:
+                return STOPPED
+        began = time.monotonic()
+        if not role.start(epoch):
+            self.say("finished", epoch=epoch, before=True)
+            return STOPPED
+        self.say("running", epoch=epoch, seconds=round(time.monotonic() - began, 2))
+        return self._watch(role, epoch)
+
+    def _move(self) -> None:
+        """To where `run` was called: relative paths of the user's sources and sinks start there."""
+        with contextlib.suppress(OSError, ValueError):
+            where = json.loads((self.directory / "run.json").read_text()).get("cwd")
+            if where:
+                os.chdir(where)
+
+    def _wait_for_go(self) -> int | None:
+        while not self.ears.stop.is_set():
+            with contextlib.suppress(queue.Empty):
+                return self.ears.go.get(timeout=0.1)
+        return None
+
+    def _watch(self, role: Any, epoch: int) -> int:
+        """Until the query ends, or somebody says so. Each look asks the JVM something."""
+        spoke, finishing = 0.0, False
+        while True:
+            query = role.query
+            active = query.isActive  # fails at once if the JVM is dead
+            if self.ears.stop.is_set():
+                role.stop()
+                return STOPPED
+            if not active:
+                return self._ended(role, epoch)
+            if time.monotonic() - spoke > ALIVE_S:
+                spoke = time.monotonic()
+                self.say("alive")
+            if role.is_over():
+                role.stop()
+                self.say("finished", epoch=epoch)
+                return STOPPED
+            if self.ears.finish.is_set() and not finishing:
+                finishing = True
+                if role.finish():
+                    self.say("finished", epoch=epoch)
+                    return STOPPED
+            role.on_idle()
+            time.sleep(LOOK_S)
+
+    def _ended(self, role: Any, epoch: int) -> int:
+        error = role.failure or role.query.exception()
+        if isinstance(error, Stopped):
+            return STOPPED
+        if error is None:
+            error = HoldfastError(f"stage {self.stage_id}: its query ended by itself")
+        raise error
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints, prints into the log
+    mouth, ears = Mouth(out), Ears()
+    first = sys.stdin.readline()
+    if not first:
+        os._exit(ORPHANED)
+    order = json.loads(first)
+    threading.Thread(target=ears.listen, name="stdin", daemon=True).start()
+    try:
+        code = Child(order, mouth, ears).run()
+    except Fenced as error:
+        mouth.say("failed", **Reason(order["stage"], error).fields())
+        code = FENCED
+    except BaseException as error:
+        traceback.print_exc()
+        mouth.say("failed", **Reason(order["stage"], error).fields())
+        code = STOPPED if ears.stop.is_set() else DIED
+    sys.stderr.flush()
+    os._exit(code)  # the JVM ends with our stdin to it; its shutdown hooks are not waited for
+
+
+if __name__ == "__main__":
+    main()

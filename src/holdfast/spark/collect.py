@@ -1,0 +1,238 @@
+"""One micro-batch from Spark to Arrow: late rows apart, the rest grouped where that pays, cut for every unit.
+
+One pass over the batch, whatever the number of operators that the stage feeds. Two ways to get it:
+
+    rows    collect the columns that operators need, and do everything else in Arrow. The plan is the same for every
+            batch, so Spark compiles it once. The best on one machine by far (docs/spark/costs.md).
+    spark   group in Spark and collect the groups: for batches too large to be collected whole, if the stage feeds one
+            aggregate. The watermark is no literal in the plan (a new literal is new code to compile, 65 ms a batch):
+            groups come with their least event time, and only a batch that does have late rows is asked again.
+
+Grouping is adaptive: where it hardly makes a batch smaller, rows go as they are, and it is tried again now and then.
+Rows without an event time are in no window, as in Spark: they are counted and left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import InputError
+from holdfast.model.ids import Asset, Edge, stage_edge
+from holdfast.model.plan import FOREVER_US, NEVER_US, OperatorPlan, Plan, StagePlan, unit_id
+from holdfast.operators import StateConfig, WindowAggregate, build, wire_schema
+from holdfast.operators.columns import quoted
+from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.shards import cut
+from holdfast.spark.partial import PartialAggregate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Group only where at most this share of the rows is left.
+SHARE_MAX = 0.7
+#: After a grouping that did not pay, so many batches go ungrouped; twice as many each time, up to the second number.
+SKIP_MIN, SKIP_MAX = 8, 256
+#: Below this a batch is not worth grouping.
+GROUP_ROWS_MIN = 200
+_HIDDEN = ("__rows", "__min", "__max")
+
+
+class Adaptive:
+    """Whether to group the next batch, from what it did for those before."""
+
+    def __init__(self) -> None:
+        self.skip = 0
+        self.penalty = SKIP_MIN
+
+    def wants(self, rows: int) -> bool:
+        if rows < GROUP_ROWS_MIN:
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        return True
+
+    def grouped(self, rows: int, groups: int) -> bool:
+        """Did it pay? If not, leave it for a while."""
+        if groups <= SHARE_MAX * rows:
+            self.penalty = SKIP_MIN
+            return True
+        self.skip, self.penalty = self.penalty, min(SKIP_MAX, 2 * self.penalty)
+        return False
+
+
+class Outlet:
+    """What a stage hands to one input of one operator."""
+
+    def __init__(self, stage: Asset, operator: OperatorPlan, number: int) -> None:
+        self.operator = operator.name
+        self.input = operator.inputs[number]
+        self.schema = wire_schema(self.input)
+        self.edges: list[Edge] = [stage_edge(stage, unit_id(operator.name, i)) for i in range(operator.shards)]
+        self.adaptive = Adaptive()
+        self.aggregate: WindowAggregate | None = None
+        self.partial: PartialAggregate | None = None
+        if operator.kind == "aggregate" and self.input.partial:
+            op = build(operator, StateConfig(limit_bytes=1 << 24))
+            assert isinstance(op, WindowAggregate)
+            if not op.program.needs_rows():
+                self.aggregate = op
+                arrow = PartialAggregate(op)
+                self.partial = arrow if arrow.possible else None
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """What crosses: the operator's columns, grouped if that pays."""
+        table = table.select(self.schema.names)
+        if self.partial is None or not self.adaptive.wants(table.num_rows):
+            return table
+        grouped = self.partial(table)
+        return grouped if self.adaptive.grouped(table.num_rows, grouped.num_rows) else table
+
+    def parts(self, table: pa.Table) -> dict[Edge, ArrowRows]:
+        if not table.num_rows:
+            return {}
+        made: dict[Edge, ArrowRows] = {}
+        for batch in table.combine_chunks().to_batches():
+            for edge, piece in zip(self.edges, cut(batch, self.input.by, len(self.edges)), strict=True):
+                if piece.num_rows:
+                    rows = ArrowRows([piece])
+                    made[edge] = made[edge] + rows if edge in made else rows
+        return made
+
+
+@dataclass
+class Batch:
+    """A micro-batch, ready to be handed over."""
+
+    parts: dict[Edge, ArrowRows] = field(default_factory=dict)
+    rows: int = 0
+    #: Rows that cross, after grouping.
+    sent: int = 0
+    late: pa.Table | None = None
+    #: Highest event time, or NEVER_US: no row has one.
+    max_us: int = NEVER_US
+    without_time: int = 0
+
+
+class Collector:
+    """Turns micro-batches of one stage into batches to hand over."""
+
+    def __init__(self, plan: Plan, stage: StagePlan, spark_rows_min: int) -> None:
+        self.stage = stage.id
+        self.outlets = [Outlet(stage.id, plan.operator(name), number) for name, number in stage.feeds]
+        self.event_time = self.outlets[0].input.event_time
+        names = [n for outlet in self.outlets for n in (outlet.input.event_time, *outlet.schema.names)]
+        self.columns = list(dict.fromkeys(names))
+        self.schema = {f.name: f.type for outlet in self.outlets for f in outlet.schema}
+        #: Group in Spark from so many rows on.
+        self.spark_rows_min = spark_rows_min
+        #: Rows of the last batch.
+        self.rows_last = 0
+        #: Batches until late rows are expected no more: then only what operators need is collected.
+        self.expect_late = 0
+
+    @property
+    def in_spark(self) -> bool:
+        only = self.outlets[0] if len(self.outlets) == 1 else None
+        return only is not None and only.aggregate is not None and self.rows_last >= self.spark_rows_min
+
+    def collect(self, frame: DataFrame, watermark_us: int) -> Batch:
+        made = self._grouped_in_spark(frame, watermark_us) if self.in_spark else self._rows(frame, watermark_us)
+        self.rows_last = made.rows
+        self.expect_late = 20 if made.late is not None else max(0, self.expect_late - 1)
+        return made
+
+    # --- rows
+
+    def _rows(self, frame: DataFrame, watermark_us: int) -> Batch:
+        whole = self.expect_late > 0
+        table = (frame if whole else frame.select(*map(quoted, self.columns))).toArrow()
+        self._check(table)
+        return self.split(table, watermark_us, lambda: table if whole else frame.toArrow())
+
+    def split(self, table: pa.Table, watermark_us: int, whole: Any) -> Batch:
+        """Lateness, grouping, shards. `whole()` gives the batch with all columns, if late rows must be recorded."""
+        made = Batch(rows=table.num_rows)
+        if not table.num_rows:
+            return made
+        column = table.column(self.event_time).combine_chunks()
+        made.without_time = column.null_count
+        times = column.view(pa.int64()).to_numpy(zero_copy_only=False) if not column.null_count else None
+        if times is None:
+            valid = column.is_valid()
+            times = column.filter(valid).view(pa.int64()).to_numpy(zero_copy_only=False)
+            table = table.filter(valid)
+        if len(times) and int(times.min()) < watermark_us:
+            made.late = self._late_of(whole(), watermark_us)
+            table = table.filter(pa.array(times >= watermark_us))
+        made.max_us = int(times.max()) if len(times) else NEVER_US
+        for outlet in self.outlets:
+            rows = outlet.rows(table)
+            made.sent += rows.num_rows
+            made.parts.update(outlet.parts(rows))
+        return made
+
+    def _late_of(self, table: pa.Table, watermark_us: int) -> pa.Table:
+        column = table.column(self.event_time).combine_chunks()
+        times = column.view(pa.int64()).fill_null(FOREVER_US).to_numpy(zero_copy_only=False)
+        return table.filter(pa.array(times < watermark_us))
+
+    def _check(self, table: pa.Table) -> None:
+        """The rows are what was planned: operators would refuse them, but cannot name the stage."""
+        for name, type_ in self.schema.items():
+            found = table.schema.field(name).type
+            if found != type_:
+                raise InputError(
+                    f"stage {self.stage}: the schema of its rows has changed",
+                    detail=f"Column {name!r} was planned as {type_}, and is {found} now.",
+                    hint="Nothing of this batch was handed over. Deploy the pipeline again with the new schema.",
+                )
+
+    # --- groups
+
+    def _grouped_in_spark(self, frame: DataFrame, watermark_us: int) -> Batch:
+        outlet = self.outlets[0]
+        assert outlet.aggregate is not None
+        groups = self._groups(frame, outlet.aggregate)
+        counts, least, most = (groups.column(name).combine_chunks() for name in _HIDDEN)
+        made = Batch(rows=int(np.sum(counts.to_numpy(zero_copy_only=False))))
+        made.without_time = _sum(counts.filter(least.is_null()))
+        groups = groups.filter(least.is_valid())
+        made.max_us = max((v for v in (_max(most),) if v is not None), default=NEVER_US)
+        if len(least.drop_null()) and _min(least) < watermark_us:
+            moment = f"unix_micros({quoted(self.event_time)})"
+            made.late = frame.where(f"{moment} < {watermark_us}L").toArrow()
+            groups = self._groups(frame.where(f"{moment} >= {watermark_us}L"), outlet.aggregate)
+        rows = groups.drop_columns(list(_HIDDEN))
+        outlet.adaptive.grouped(max(1, made.rows), rows.num_rows)
+        made.sent = rows.num_rows
+        made.parts = outlet.parts(rows)
+        return made
+
+    def _groups(self, frame: DataFrame, op: WindowAggregate) -> pa.Table:
+        from pyspark.sql import functions as F
+
+        sql = op.partial_sql()
+        by = ["pane_start", *(k.name for k in op.keys)]
+        moment = f"unix_micros({quoted(self.event_time)})"
+        hidden = dict(zip(_HIDDEN, ("count(1)", f"min({moment})", f"max({moment})"), strict=True))
+        keys = [F.expr(sql[name]).alias(name) for name in by]
+        parts = [F.expr(text).alias(name) for name, text in {**sql, **hidden}.items() if name not in by]
+        return frame.groupBy(*keys).agg(*parts).toArrow()
+
+
+def _sum(array: Any) -> int:
+    return int(np.sum(array.to_numpy(zero_copy_only=False))) if len(array) else 0
+
+
+def _max(array: Any) -> int | None:
+    kept = array.drop_null()
+    return int(kept.to_numpy().max()) if len(kept) else None
+
+
+def _min(array: Any) -> int:
+    return int(array.drop_null().to_numpy().min())

@@ -1,0 +1,103 @@
+"""How a Spark process reaches the nodes of a running pipeline: endpoints, secret, plan and record.
+
+All of it comes from the run's directory (`run.json`, `plan.json`), or from endpoints and a secret file: then a node is
+asked for the plan. A `Run` is plain data: it goes with tasks to executors, where it says which file holds the secret,
+never the secret itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.ids import Name
+from holdfast.model.plan import Plan
+from holdfast.runtime.security import Security
+from holdfast.runtime.transport import Caller
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A running pipeline, as seen by a guest."""
+
+    endpoints: dict[Name, str]
+    secret_file: str
+    tls: dict[str, str] | None = None
+
+    @property
+    def names(self) -> list[Name]:
+        return sorted(self.endpoints)
+
+    def security(self) -> Security:
+        return Security.load(self.secret_file, self.tls)
+
+
+def run_of(options: Mapping[str, str]) -> Run:
+    """From the options of the data source: `run`, or `endpoints` and `secret_file` (and `tls`)."""
+    path = options.get("run", "")
+    if path and not options.get("endpoints"):
+        file = Path(path) / "run.json" if Path(path).is_dir() else Path(path)
+        try:
+            found = json.loads(file.read_text())
+            return Run(
+                endpoints=found["endpoints"],
+                secret_file=str(file.parent / found["secret_file"]),
+                tls=found.get("tls") or None,
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                'format("holdfast"): the run cannot be found',
+                detail=f"{file}: {error!r}",
+                hint='Give .option("run", <directory of the run>), the --dir of `holdfast run`.',
+            ) from error
+    if not options.get("endpoints") or not options.get("secret_file"):
+        raise ConfigError(
+            'format("holdfast"): which run?',
+            hint='Give .option("run", <its directory>), or "endpoints" (n0=grpc://host:port,…) and "secret_file".',
+        )
+    return Run(
+        endpoints=_endpoints(options["endpoints"]),
+        secret_file=os.path.abspath(options["secret_file"]),
+        tls=json.loads(options["tls"]) if options.get("tls") else None,
+    )
+
+
+def _endpoints(text: str) -> dict[Name, str]:
+    if text.lstrip().startswith("{"):
+        return json.loads(text)
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(name and eq and url for name, eq, url in pairs):
+        raise ConfigError(
+            'format("holdfast"): endpoints cannot be read', detail=text, hint="Write n0=grpc://host:port,n1=…"
+        )
+    return {name.strip(): url.strip() for name, _, url in pairs}
+
+
+def plan_of(run: Run, directory: str = "") -> Plan:
+    """The plan of the run: from its directory if that is here, else from a node."""
+    file = Path(directory) / "plan.json" if directory else None
+    if file is not None and file.is_file():
+        return msgspec.json.decode(file.read_bytes(), type=Plan)
+    caller = Caller("plan", run.endpoints, run.security())
+    trouble: HoldfastError | None = None
+    try:
+        for name in run.names:
+            try:
+                return msgspec.json.decode(caller.call_raw(name, "plan"), type=Plan)
+            except HoldfastError as error:
+                trouble = error
+    finally:
+        caller.close()
+    raise trouble or ConfigError("the run has no nodes")
+
+
+@lru_cache(maxsize=8)
+def caller_of(raw: bytes, address: str) -> Caller:
+    """One set of connections for each run and process: Python workers live through many tasks."""
+    run = msgspec.json.decode(raw, type=Run)
+    return Caller(address, run.endpoints, run.security())

@@ -1,0 +1,352 @@
+"""`format("holdfast")`: streams of a running pipeline, for its own sinks and for any Spark program.
+
+    spark.dataSource.register(HoldfastDataSource)
+    spark.readStream.format("holdfast").option("run", "holdfast-run/netmon").option("stream", "talkers").load()
+
+Options: `stream` (an operator's name); `run` (directory of the run, or its run.json), or `endpoints` and `secret_file`;
+`consumer` (a name: two programs with the same one share its lease); `max_rows` a micro-batch. A reader that is not the
+pipeline's own holds a lease: while it reads, nothing is trimmed before it has committed; if it is silent for longer
+than the lease, rows may be gone, and it fails rather than skip them.
+
+Offsets are positions and watermarks, {edge: [position, watermark]}. The latest offset comes from the core's `Reader`,
+which follows the edges without their rows in the driver's Python process; it never goes back. Tasks fetch rows from
+the nodes directly. Spark asks for the latest offset beyond `start` only when everything before `start` is in its commit
+log, so that each such question acknowledges `start`: the last batch of a stream that falls silent too.
+
+Nothing but positions moves while no rows come; then an empty batch is planned only now and then, so that the units'
+queues can be trimmed (and at once when a stream ends, or with `watermarks`, which stages between operators set).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from holdfast.core.reader import Reader
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
+from holdfast.model.ids import Edge, name_of
+from holdfast.model.plan import OperatorPlan, Plan, edges_of
+from holdfast.model.topology import ReaderSpec
+from holdfast.runtime.driver import MachineLoop
+from holdfast.runtime.transport import Peer
+from holdfast.spark.connect import Run, plan_of, run_of
+from holdfast.spark.fetch import Gone, Order, Piece, fetch
+from holdfast.spark.hand_over import ask_config, ask_record
+
+#: One task reads so many rows at least: starting a task costs more than reading a few rows.
+TASK_ROWS_MIN = 50_000
+#: `latestOffset` waits so long for something new: Spark would only ask again.
+POLL_S = 0.1
+#: Without rows, a batch is planned after so long, so that positions can be acknowledged.
+EMPTY_S = 2.0
+
+Offset = dict[Edge, list[int]]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader is told; plain data, since it is pickled to wherever Spark wants it."""
+
+    run: Run
+    directory: str
+    stream: str
+    consumer: str
+    #: 0: not the pipeline's own.
+    epoch: int
+    parallelism: int
+    max_rows: int
+    watermarks: bool
+
+
+class HoldfastDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast"
+
+    @cached_property
+    def settings(self) -> Options:
+        options: Mapping[str, str] = self.options
+        if not options.get("stream"):
+            raise ConfigError('format("holdfast"): which stream?', hint='Give .option("stream", <operator\'s name>).')
+        directory = options.get("run", "")
+        return Options(
+            run=run_of(options),
+            directory=directory.removesuffix("run.json"),
+            stream=options["stream"],
+            consumer=options.get("consumer") or f"reader-{uuid.uuid4().hex[:12]}",
+            epoch=int(options.get("epoch", "0")),
+            parallelism=int(options.get("parallelism", "4")),
+            max_rows=int(options.get("max_rows", "0")),
+            watermarks=options.get("watermarks", "") == "true",
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        return plan_of(self.settings.run, self.settings.directory)
+
+    def operator(self) -> OperatorPlan:
+        found = [o for o in self.plan.operators if o.name == self.settings.stream]
+        if not found:
+            raise ConfigError(
+                f'format("holdfast"): pipeline {self.plan.pipeline!r} has no stream {self.settings.stream!r}',
+                hint=f"There are {', '.join(o.name for o in self.plan.operators)}.",
+            )
+        return found[0]
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(self.operator().output)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return HoldfastStreamReader(self.settings)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return HoldfastReader(self.settings, edges_of(self.operator()))
+
+
+class Pieces(InputPartition):
+    """What one task fetches."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(None)
+        self.raw = msgspec.json.encode(order)
+
+
+def read_pieces(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, Pieces)
+    order = msgspec.json.decode(partition.raw, type=Order)
+    for piece in order.pieces:
+        yield from fetch(order, piece)
+
+
+class HoldfastReader(DataSourceReader):
+    """Batch: everything that is retained now."""
+
+    def __init__(self, settings: Options, edges: tuple[Edge, ...]) -> None:
+        self.settings = settings
+        self.edges = edges
+
+    def partitions(self) -> Sequence[InputPartition]:
+        where = bounds(self.settings, self.edges)
+        return orders(self.settings, [(e, first, end, end - first) for e, (first, end) in where.items()])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_pieces(partition)
+
+
+def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
+    """First retained and next position of edges, from their primaries."""
+    run = settings.run
+    peer = Peer(settings.consumer, run.endpoints, run.security(), lambda source, message: None)
+    try:
+        record = ask_record(peer, run.names, _silent)
+        found: dict[Edge, tuple[int, int]] = {}
+        for name in sorted({name_of(p.primary) for p in record.places.values() if p.primary and not p.is_stage}):
+            units = peer.call(name, "status")["units"]
+            for unit, place in record.places.items():
+                if place.primary and name_of(place.primary) == name and unit in units:
+                    outputs = units[unit]["outputs"]
+                    found.update((e, (o["trimmed"], o["next"])) for e, o in outputs.items() if e in edges)
+    finally:
+        peer.close()
+    missing = [e for e in edges if e not in found]
+    if missing:
+        raise HoldfastError(
+            f'format("holdfast"): nobody holds {", ".join(missing)} now',
+            hint="A fail-over is under way, or units are lost: see `holdfast status`, and try again.",
+        )
+    return found
+
+
+def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]]) -> list[Pieces]:
+    """(edge, start, end, rows) dealt out to tasks: few if there is little to read."""
+    wanted = [w for w in wanted if w[1] < w[2]]
+    rows = sum(w[3] for w in wanted)
+    count = max(1, min(len(wanted), settings.parallelism, -(-rows // TASK_ROWS_MIN)))
+    hands: list[list[Piece]] = [[] for _ in range(count)]
+    load = [0] * count
+    for edge, start, end, edge_rows in sorted(wanted, key=lambda w: -w[3]):
+        least = load.index(min(load))
+        load[least] += edge_rows
+        hands[least].append(Piece(edge=edge, unit=edge.rpartition(".")[0], start=start, end=end))
+    consumer, epoch = settings.consumer, settings.epoch
+    return [Pieces(Order(run=settings.run, consumer=consumer, epoch=epoch, pieces=tuple(h))) for h in hands if h]
+
+
+class HoldfastStreamReader(DataSourceStreamReader):
+    def __init__(self, settings: Options) -> None:
+        self.settings = settings
+        self._follower: Follower | None = None
+        self._moved = time.monotonic()
+
+    def follower(self, start: Offset) -> Follower:
+        if self._follower is None:
+            self._follower = Follower(self.settings, plan_of(self.settings.run, self.settings.directory), start)
+        return self._follower
+
+    def initialOffset(self) -> dict:
+        plan = plan_of(self.settings.run, self.settings.directory)
+        edges = edges_of(plan.operator(self.settings.stream))
+        if self.settings.epoch:
+            return {edge: [0, WATERMARK_MIN] for edge in edges}
+        return {edge: [first, WATERMARK_MIN] for edge, (first, _) in bounds(self.settings, edges).items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.settings.max_rows) if self.settings.max_rows else ReadAllAvailable()
+
+    def latestOffset(self, start: dict, limit: ReadLimit) -> dict:
+        follower = self.follower(start)
+        follower.acknowledge(start)
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
+        latest, rows = follower.latest(start, rows_max)
+        if latest == start:
+            follower.wait(POLL_S)
+            latest, rows = follower.latest(start, rows_max)
+        now = time.monotonic()
+        over = all(mark >= WATERMARK_MAX for _, mark in latest.values())
+        if rows or self.settings.watermarks or over or now - self._moved > EMPTY_S:
+            if latest != start:
+                self._moved = now
+            return latest
+        return start
+
+    def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:
+        follower = self.follower(start)
+        return orders(self.settings, follower.between(start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_pieces(partition)
+
+    def commit(self, end: dict) -> None:
+        if self._follower is not None:
+            self._follower.acknowledge(end)
+
+    def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+
+class Follower:
+    """Follows edges without their rows: the core's Reader, on a loop of its own."""
+
+    def __init__(self, settings: Options, plan: Plan, start: Offset) -> None:
+        run = settings.run
+        operator = plan.operator(settings.stream)
+        spec = ReaderSpec(id=settings.consumer, edges=edges_of(operator), leased=not settings.epoch)
+        self._changed = threading.Event()
+        self._loop: MachineLoop | None = None
+        address = f"{settings.consumer}.{settings.stream}@{settings.epoch}"
+        self.peer = Peer(address, run.endpoints, run.security(), self._hear)
+        record = ask_record(self.peer, run.names, _silent)
+        positions = {edge: position for edge, (position, _) in start.items()}
+        machine = Reader(
+            spec,
+            settings.epoch,
+            plan.topology,
+            ask_config(self.peer, run.names),
+            record,
+            positions,
+            time.monotonic_ns(),
+            bare=True,
+        )
+        self._loop = MachineLoop(machine, self.peer.send, on_step=self._stepped, name=self.peer.address)
+        self._seen: dict[Edge, int] = {}
+        self._loop.start()
+
+    def _hear(self, source: str, message: Any) -> None:
+        if self._loop is not None:
+            self._loop.received(source, message)
+
+    def _stepped(self, now_ns: int) -> None:
+        assert self._loop is not None
+        latest = self._loop.machine.latest()  # pyright: ignore[reportAttributeAccessIssue]
+        if latest != self._seen:
+            self._seen = latest
+            self._changed.set()
+
+    def _ask(self, question: Any) -> Any:
+        assert self._loop is not None
+        if self._loop.failure is not None:
+            raise self._loop.failure
+        return self._loop.ask(question)
+
+    def acknowledge(self, offset: Offset) -> None:
+        positions = {edge: position for edge, (position, _) in offset.items()}
+        self._ask(lambda reader, now_ns: reader.commit(positions, now_ns))
+
+    def wait(self, limit_s: float) -> None:
+        self._changed.wait(limit_s)
+        self._changed.clear()
+
+    def latest(self, start: Offset, rows_max: int) -> tuple[Offset, int]:
+        """As far as the edges have come since `start`, and the rows in between."""
+
+        def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int]]:
+            found: Offset = {}
+            rows = 0
+            each_max = max(1, rows_max // max(1, len(reader.buffers)))
+            for edge, blocks in reader.buffers.items():
+                at, mark = start.get(edge, [0, WATERMARK_MIN])
+                taken = 0
+                for block in blocks:
+                    if block.start < at:
+                        continue  # before `start`: not acknowledged yet
+                    if block.start > at or (taken and taken + rows_of(block) > each_max):
+                        break
+                    at, mark = block.end, block.watermark
+                    taken += rows_of(block)
+                rows += taken
+                found[edge] = [at, mark]
+            return found, rows, dict(reader.lost)
+
+        found, rows, lost = self._ask(look)
+        if lost:
+            raise Gone(
+                "rows of this stream are gone before they were read",
+                detail=f"{json.dumps(lost)}: the edges start there now. The reader's lease had lapsed.",
+                hint="Start with a new checkpoint to go on from what is retained; read more often, or raise `lease`.",
+            )
+        return found, rows
+
+    def between(self, start: Offset, end: Offset) -> list[tuple[Edge, int, int, int]]:
+        """(edge, start, end, rows): only what has rows, as far as this process knows."""
+
+        def look(reader: Reader, now_ns: int) -> list[tuple[Edge, int, int, int]]:
+            found = []
+            for edge, (last, _) in end.items():
+                first = start[edge][0]
+                known = [b for b in reader.buffers.get(edge, ()) if first <= b.start and b.end <= last]
+                whole = bool(known) and known[0].start == first and known[-1].end == last
+                rows = sum(map(rows_of, known)) if whole else last - first
+                if rows:
+                    found.append((edge, first, last, rows))
+            return found
+
+        return self._ask(look)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.stop()
+        self.peer.close()
+
+
+def rows_of(block: Block) -> int:
+    """Rows of a block of a unit: all elements but its watermark."""
+    return block.end - block.start - 1
+
+
+def _silent(event: str, **fields: Any) -> None:
+    """The driver's Python process has nobody to tell."""

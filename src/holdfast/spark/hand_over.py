@@ -1,0 +1,202 @@
+"""The driver of a stage as `foreachBatch` sees it: run a batch, and wait until it counts.
+
+`StageDriver` decides, `MachineLoop` runs it; this is the door between Spark's thread and the loop's. A wait has no end
+of its own, since a node's death must never end a query: it ends when the batch counts, when a newer driver has taken
+over (`Fenced`), or when this process is told to stop. Meanwhile it says every so often what it waits for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.ready import BatchDone, Effect, Opened, StageFailed
+from holdfast.core.stage import Phase, RunBatch, StageDriver, TaskRows
+from holdfast.errors import HoldfastError
+from holdfast.model.config import Config
+from holdfast.model.ids import Asset, Edge, Name, driver_of
+from holdfast.model.messages import CommitRecord
+from holdfast.model.plan import NEVER_US, Plan, to_core
+from holdfast.model.record import Record
+from holdfast.runtime.driver import MachineLoop
+from holdfast.runtime.security import Security
+from holdfast.runtime.transport import Peer
+
+#: Every so often a wait says what it waits for.
+SAY_S = 5.0
+RECORD_S_MAX = 60.0
+
+Say = Callable[..., None]
+
+
+class Fenced(HoldfastError):
+    """A newer driver of this stage exists, or its ledger is of another query: nothing more may be done here."""
+
+
+class Stopped(HoldfastError):
+    """This process was told to stop; the batch was not handed over and will be run again."""
+
+
+def ask_record(peer: Peer, names: list[Name], say: Say, limit_s: float = RECORD_S_MAX) -> Record:
+    """The placement record, from any node that knows it."""
+    until = time.monotonic() + limit_s
+    said, trouble = time.monotonic(), "no node has been asked"
+    while time.monotonic() < until:
+        for name in names:
+            try:
+                record = msgspec.msgpack.decode(peer.caller.call_raw(name, "record", timeout=2.0), type=Record)
+                if record.version:
+                    return record
+                trouble = f"{name} knows no record yet"
+            except (HoldfastError, msgspec.MsgspecError) as error:
+                trouble = str(error)
+        if time.monotonic() - said > SAY_S:
+            said = time.monotonic()
+            say("waiting", what="the placement record", detail=trouble)
+        time.sleep(0.1)
+    raise HoldfastError(
+        "no node answers with the placement record",
+        detail=f"Asked {', '.join(names)} for {limit_s:g} s. {trouble}",
+        hint="Are the nodes running, and is this the secret of their cluster?",
+    )
+
+
+def ask_config(peer: Peer, names: list[Name]) -> Config:
+    """The settings that the nodes run with: times and credits must be alike on both sides."""
+    for name in names:
+        try:
+            return msgspec.convert(peer.call(name, "config"), Config)
+        except (HoldfastError, msgspec.MsgspecError):
+            continue
+    return Config()
+
+
+class HandOver:
+    """One life of a stage's driver."""
+
+    def __init__(
+        self, plan: Plan, stage: Asset, epoch: int, endpoints: dict[Name, str], security: Security, say: Say
+    ) -> None:
+        self.stage = stage
+        self.epoch = epoch
+        self.say = say
+        self.stopping = threading.Event()
+        self._effects: queue.SimpleQueue[Effect | BaseException] = queue.SimpleQueue()
+        self._loop: MachineLoop | None = None
+        self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received)
+        record = ask_record(self.peer, sorted(endpoints), say)
+        config = ask_config(self.peer, sorted(endpoints))
+        driver = StageDriver(plan.topology.stage[stage], epoch, config, record, time.monotonic_ns())
+        self._loop = MachineLoop(
+            driver,
+            self.peer.send,
+            on_effect=self._effects.put,
+            on_crash=self._effects.put,
+            name=driver.address,
+        )
+        #: The ledger's last commit, kept here so that Spark's thread need not ask the loop.
+        self.last: CommitRecord | None = None
+
+    def _received(self, source: str, message: Any) -> None:
+        if self._loop is not None:
+            self._loop.received(source, message)
+
+    @property
+    def driver(self) -> StageDriver:
+        assert self._loop is not None
+        machine = self._loop.machine
+        assert isinstance(machine, StageDriver)
+        return machine
+
+    @property
+    def watermark(self) -> int:
+        """Of the last commit, in the core's terms."""
+        return self.driver.watermark
+
+    def open(self) -> CommitRecord | None:
+        """Take over the ledger, finish what it says is committed; gives its last commit."""
+        assert self._loop is not None
+        self._loop.start()
+        effect = self._wait(Opened, "the ledger")
+        self.last = effect.commit
+        return self.last
+
+    def run(
+        self,
+        parts: dict[Edge, Any],
+        *,
+        spark_batch: int,
+        plan: str,
+        max_us: int = NEVER_US,
+        late: int = 0,
+        watermark: int | None = None,
+        final: bool = False,
+    ) -> CommitRecord:
+        """Hand a batch over; returns when it counts and every holder has it."""
+        assert self._loop is not None
+        batch = self.last.batch + 1 if self.last else 0
+        event = RunBatch(
+            batch=batch,
+            tasks=(TaskRows(0, 0, parts),),
+            offsets=(spark_batch, spark_batch + 1),
+            event_time_max=to_core(max_us),
+            late=late,
+            final=final,
+            watermark=watermark,
+            plan=plan,
+        )
+        self._loop.post(event)
+        self._wait(BatchDone, f"batch {batch}")
+        self.last = self.driver.last
+        assert self.last is not None
+        return self.last
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.stop()
+        self.peer.close()
+
+    def _wait(self, kind: type, what: str) -> Any:
+        said = time.monotonic()
+        while True:
+            try:
+                effect = self._effects.get(timeout=0.2)
+            except queue.Empty:
+                if self.stopping.is_set():
+                    raise Stopped(f"stage {self.stage} was told to stop while it waited for {what}") from None
+                if time.monotonic() - said > SAY_S:
+                    said = time.monotonic()
+                    self.say("waiting", what=what, detail=self._standing())
+                continue
+            if isinstance(effect, kind):
+                return effect
+            if isinstance(effect, StageFailed):
+                raise Fenced(
+                    f"stage {self.stage}: epoch {self.epoch} may not go on",
+                    detail=effect.reason,
+                    hint="A newer driver of this stage runs elsewhere; this one ends.",
+                )
+            if isinstance(effect, BaseException):
+                raise effect
+
+    def _standing(self) -> str:
+        """Who has not answered yet, in the present phase."""
+        if self.peer.refused:
+            return self.peer.refused
+        driver = self.driver
+        phase, grouped = driver.phase, driver.grouped
+        if not driver.complete:
+            lost = [u for u in driver.spec.units if driver.record.places[u].primary is None]
+            return f"units {', '.join(lost)} are lost: every node that held them is gone"
+        if phase in (Phase.OPENING, Phase.COMMITTING):
+            return f"{phase.value}: no answer from the ledger on {driver._ledger()}"
+        answered = driver.prepared if phase is Phase.PREPARING else driver.sealed
+        seats = [s for s in grouped if answered.get(s) != grouped[s]]
+        if phase is Phase.DELIVERING:
+            seats = [s for s in grouped if not any(key[0] == s for key in driver.delivered)]
+        return f"{phase.value}: no answer from {', '.join(sorted(seats)) or 'nobody'}"

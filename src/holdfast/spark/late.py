@@ -1,0 +1,47 @@
+"""Late rows of a stage, one file a batch: recorded exactly once, however often the batch runs.
+
+A file is written under the name of its attempt before the batch is handed over, and gets its final name when the
+batch counts. A driver that was fenced in between never renames; the next one finds the attempt that the ledger names
+and does it instead. So `batch=7.parquet` is exactly what batch 7 left out, and `verify` may subtract it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.model.messages import CommitRecord
+
+
+class LateRows:
+    def __init__(self, directory: Path, epoch: int) -> None:
+        self.directory = directory
+        self.epoch = epoch
+
+    def write(self, batch: int, table: pa.Table) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        part = self._attempt(batch, self.epoch)
+        pq.write_table(table, part)
+
+    def settle(self, batch: int, epoch: int) -> None:
+        """The batch counts, as that epoch of the stage handed it over."""
+        attempt = self._attempt(batch, epoch)
+        if attempt.exists():
+            try:
+                attempt.replace(self.directory / f"batch={batch}.parquet")
+            except FileNotFoundError:
+                return  # another life of the stage has just done it
+
+    def recover(self, commit: CommitRecord | None) -> None:
+        """At the start of a driver: finish the last batch, and drop what never counted."""
+        if commit is not None:
+            self.settle(commit.batch, commit.epoch)
+        for left in self.directory.glob(".batch=*.tmp"):
+            epoch = int(left.name.split(".epoch=")[1].removesuffix(".tmp"))
+            if epoch < self.epoch:
+                left.unlink(missing_ok=True)
+
+    def _attempt(self, batch: int, epoch: int) -> Path:
+        return self.directory / f".batch={batch}.epoch={epoch}.tmp"

@@ -1,0 +1,203 @@
+"""What the process of a stage does, by kind of stage: build the user's DataFrame, warm it up, start it, end it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.plan import NEVER_US, Plan, StagePlan
+from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.frames import empty_stream
+from holdfast.spark.collect import Collector
+from holdfast.spark.hand_over import HandOver, Say
+from holdfast.spark.session import session
+from holdfast.spark.sink import SinkStage, frames_of, run_options
+from holdfast.spark.stage import FeedingStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Group in Spark from so many rows a batch on: where the driver is the cluster, collecting them costs less for longer.
+SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
+WARM_S_MAX = 60.0
+
+
+class Role(Protocol):
+    @property
+    def query(self) -> Any: ...
+
+    @property
+    def failure(self) -> BaseException | None: ...
+
+    def warm_up(self, scratch: Path) -> None:
+        """Run the very plan once, handing nothing over: a driver that did so starts within a second."""
+        ...
+
+    def start(self, epoch: int) -> bool:
+        """False: the stage was finished before."""
+        ...
+
+    def finish(self) -> bool:
+        """Told to finish; true: it has."""
+        ...
+
+    def is_over(self) -> bool: ...
+    def on_idle(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def role_of(plan: Plan, stage: StagePlan, directory: Path, order: dict[str, Any], say: Say) -> Role:
+    base = Base(plan, stage, directory, order, say)
+    return Writing(base) if stage.kind == "sink" else Feeding(base)
+
+
+class Base:
+    """What every role needs: the session, the user's functions, the way to the nodes."""
+
+    def __init__(self, plan: Plan, stage: StagePlan, directory: Path, order: dict[str, Any], say: Say) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.directory = directory
+        self.say = say
+        self.run = run_options(order)
+        self.master: str = order.get("master") or "local[*]"
+        self.pipeline: Pipeline = load(_source(directory))
+        self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
+
+    def frames(self, epoch: int) -> dict[str, DataFrame]:
+        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, self.stage.id, epoch)
+
+    def frame(self, epoch: int) -> DataFrame:
+        """The stage's rows, the user's functions applied."""
+        if self.stage.kind == "source":
+            return stage_frame(self.pipeline, self.stage.id, self.spark)
+        return stage_function(self.pipeline, self.stage.id)(self.frames(epoch))
+
+
+def _source(directory: Path) -> Path:
+    """The user's file where it lies, so that it finds what lies beside it; or the run's copy of it."""
+    told = directory / "source.txt"
+    original = Path(told.read_text().strip()) if told.exists() else None
+    copy = directory / "pipeline.py"
+    if (
+        original is not None
+        and original.is_file()
+        and (not copy.exists() or original.read_bytes() == copy.read_bytes())
+    ):
+        return original
+    return copy
+
+
+class Feeding:
+    """A source stage, or one between operators."""
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        local = base.master.startswith("local")
+        self.collector = Collector(base.plan, base.stage, SPARK_ROWS_LOCAL if local else SPARK_ROWS_CLUSTER)
+        self.feeding = FeedingStage(base.plan, base.stage, base.directory, self.collector, base.say)
+        self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
+
+    @property
+    def query(self) -> Any:
+        return self.feeding.query
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self.feeding.failure
+
+    def warm_up(self, scratch: Path) -> None:
+        frame = self._frame if self._frame is not None else self.base.frame(0)
+
+        def body(batch: DataFrame, number: int) -> None:
+            self.collector.collect(batch.limit(1_000), NEVER_US)
+
+        _warm(frame.writeStream.foreachBatch(body), scratch, self.base.say)
+        self.collector.rows_last = 0
+
+    def start(self, epoch: int) -> bool:
+        base = self.base
+        hand_over = HandOver(base.plan, base.stage.id, epoch, base.run.endpoints, base.run.security(), base.say)
+        frame = self._frame if self._frame is not None else base.frame(epoch)
+        return self.feeding.start(frame, hand_over)
+
+    def finish(self) -> bool:
+        if self.base.stage.kind != "source":
+            return False  # it ends when what it reads has ended
+        self.feeding.finish()
+        if self.feeding.failure is not None:
+            raise self.feeding.failure
+        return True
+
+    def is_over(self) -> bool:
+        last = self.feeding.hand_over.last if self.feeding.hand_over else None
+        return self.base.stage.kind != "source" and last is not None and last.watermark >= WATERMARK_MAX
+
+    def on_idle(self) -> None:
+        self.feeding.on_idle()
+
+    def stop(self) -> None:
+        self.feeding.stop()
+
+
+class Writing:
+    """A sink."""
+
+    failure: BaseException | None = None
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self.sink = SinkStage(base.plan, base.stage, base.directory, base.say)
+
+    @property
+    def query(self) -> Any:
+        return self.sink.query
+
+    def warm_up(self, scratch: Path) -> None:
+        """The sink's plan over rows of nobody: sink files of the user's are not touched."""
+        base = self.base
+        frames = {name: empty_stream(base.spark, _schema(base.plan, name)) for name in base.stage.reads}
+        frame = stage_function(base.pipeline, base.stage.id)(frames)
+        _warm(frame.writeStream.foreachBatch(lambda batch, number: batch.limit(10).toArrow()), scratch, base.say)
+
+    def start(self, epoch: int) -> bool:
+        frame = self.base.frame(epoch)
+        return self.sink.start(stage_writer(self.base.pipeline, self.base.stage.id)(frame))
+
+    def finish(self) -> bool:
+        return False  # it ends when what it reads has ended
+
+    def is_over(self) -> bool:
+        return self.sink.is_over()
+
+    def on_idle(self) -> None:
+        self.sink.on_idle()
+
+    def stop(self) -> None:
+        self.sink.stop()
+
+
+def _schema(plan: Plan, operator: str) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(plan.operator(operator).output))
+
+
+def _warm(writer: Any, scratch: Path, say: Callable[..., None]) -> None:
+    """Run a query over a throw-away checkpoint until its first batch is through, or the limit."""
+    query = writer.option("checkpointLocation", os.fspath(scratch)).start()
+    done = threading.Event()
+    limit = threading.Timer(WARM_S_MAX, done.set)
+    limit.daemon = True
+    limit.start()
+    commits = scratch / "commits" / "0"
+    while not done.wait(0.1) and query.isActive and not commits.exists():
+        pass
+    if query.exception() is not None:
+        say("waiting", what="the warm-up", detail=str(query.exception()).splitlines()[0])
+    limit.cancel()
+    query.stop()

@@ -1,0 +1,89 @@
+"""A sink stage: a query that reads operators through `format("holdfast")` and writes with the user's own writer.
+
+Its checkpoint is Holdfast's, under the run's directory, so that the sink goes on wherever it is started next. It ends
+by itself when every edge it reads is finished (watermark forever) and that batch is in Spark's commit log.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.plan import Plan, StagePlan
+from holdfast.spark import checkpoint
+from holdfast.spark.connect import Run
+from holdfast.spark.hand_over import Say
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def frames_of(
+    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, consumer: str, epoch: int
+) -> dict[str, DataFrame]:
+    """A streaming DataFrame of each operator that a stage reads."""
+    from holdfast.spark.datasource import HoldfastDataSource
+
+    spark.dataSource.register(HoldfastDataSource)
+    frames = {}
+    for name in stage.reads:
+        reader = spark.readStream.format("holdfast").option("stream", name).option("run", str(directory))
+        reader = reader.option("endpoints", json.dumps(run.endpoints)).option("secret_file", run.secret_file)
+        if run.tls:
+            reader = reader.option("tls", json.dumps(run.tls))
+        reader = reader.option("consumer", consumer).option("epoch", str(epoch))
+        reader = reader.option("parallelism", str(spark.sparkContext.defaultParallelism))
+        frames[name] = reader.option("watermarks", str(stage.kind == "between").lower()).load()
+    return frames
+
+
+class SinkStage:
+    """One life of a sink's query."""
+
+    def __init__(self, plan: Plan, stage: StagePlan, directory: Path, say: Say) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.checkpoint = directory / "checkpoints" / stage.id
+        self.say = say
+        self.query: StreamingQuery | None = None
+        self._told = -1
+
+    def start(self, writer: DataStreamWriter) -> bool:
+        """Start the query; false: everything was written before."""
+        checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
+        if self.is_over():
+            return False
+        writer = writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
+        self.query = writer.start()
+        return True
+
+    def is_over(self) -> bool:
+        """Every edge has ended, and Spark has committed what came before that."""
+        last = checkpoint.last_committed(self.checkpoint)
+        if last < 0:
+            return False
+        offsets = checkpoint.source_offsets(checkpoint.plan_of(self.checkpoint, last))
+        return all(offset and all(mark >= WATERMARK_MAX for _, mark in offset.values()) for offset in offsets)
+
+    def on_idle(self) -> None:
+        """Called every so often: tell what Spark has done."""
+        last: Any = self.query.lastProgress if self.query is not None else None
+        if last is not None and last.batchId > self._told:
+            self._told = last.batchId
+            self.say("batch", progress=json.loads(last.json))
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+
+def run_options(order: dict[str, Any]) -> Run:
+    """How to reach the nodes, from what a stage's process is told."""
+    wanted = {key: order.get(key) for key in ("endpoints", "secret_file", "tls")}
+    return msgspec.convert({k: v for k, v in wanted.items() if v}, Run)

@@ -1,0 +1,222 @@
+"""A stage that feeds operators: one Structured Streaming query whose `foreachBatch` hands micro-batches over.
+
+When Spark runs batch k and the ledger has it, it is done at once. Otherwise the batch is collected and split against
+the watermark of the last commit, handed over under Holdfast's own next batch number, and `foreachBatch` returns when it
+counts. Between Spark's batches the stage seals batches of its own: after the idle time-out an empty one with an
+advanced watermark, at the end a final one. Those repeat the offsets of Spark's last batch.
+
+A stage between operators is the same with `format("holdfast")` as its source: its watermark is the lowest of the edges
+it has read, which Spark's plan of the batch says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
+from holdfast.model.plan import FOREVER_US, NEVER_US, Plan, StagePlan, to_micros
+from holdfast.spark import checkpoint
+from holdfast.spark.collect import Batch, Collector
+from holdfast.spark.hand_over import HandOver, Say, Stopped
+from holdfast.spark.late import LateRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: A source that never runs dry: so long is read on after `finish`, then the stage ends where it stands.
+FINISH_S_MAX = 60.0
+
+
+class FeedingStage:
+    """A source stage or a stage between operators, in one life of its driver."""
+
+    def __init__(self, plan: Plan, stage: StagePlan, directory: Path, collector: Collector, say: Say) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.checkpoint = directory / "checkpoints" / stage.id
+        self.late_directories = [directory / "late" / stage.id, *([Path(stage.late_to)] if stage.late_to else [])]
+        self.collector = collector
+        self.say = say
+        self.query: StreamingQuery | None = None
+        self.hand_over: HandOver | None = None
+        self.late: list[LateRows] = []
+        #: One batch at a time: Spark's or the stage's own.
+        self._turn = threading.Lock()
+        self._stopping = threading.Event()
+        self._idle_since = time.monotonic()
+        self.failure: BaseException | None = None
+
+    # --- a life
+
+    def start(self, frame: DataFrame, hand_over: HandOver) -> bool:
+        """Open the ledger, make the checkpoint agree, start the query. False: the stage was finished before."""
+        self.hand_over = hand_over
+        last = hand_over.open()
+        self.late = [LateRows(d, hand_over.epoch) for d in self.late_directories]
+        for late in self.late:
+            late.recover(last)
+        checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, last)
+        if last is not None and last.watermark >= WATERMARK_MAX:
+            return False
+        self._idle_since = time.monotonic()
+        writer = frame.writeStream.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
+        if self.stage.trigger_ms:
+            writer = writer.trigger(processingTime=f"{self.stage.trigger_ms} milliseconds")
+        self.query = writer.foreachBatch(self._run).start()
+        return True
+
+    def finish(self) -> None:
+        """Read what is there, end the query, seal the final batch."""
+        assert self.query is not None
+        reader = threading.Thread(target=self._process_all, name="finish", daemon=True)
+        reader.start()
+        reader.join(FINISH_S_MAX)
+        if reader.is_alive():
+            self.say("waiting", what="the end of the source", detail="It never runs dry: the stage ends where it is.")
+        self.end_query()
+        if self.failure is None:
+            self._seal(final=True)
+
+    def _process_all(self) -> None:
+        assert self.query is not None
+        try:
+            self.query.processAllAvailable()
+        except Exception as error:  # the query's own failure is told by `query.exception()`
+            self.say("waiting", what="the end of the source", detail=str(error).splitlines()[0])
+
+    def end_query(self) -> None:
+        """Stop between two batches: Spark must not be interrupted inside `foreachBatch`."""
+        self._stopping.set()
+        with self._turn:
+            if self.query is not None:
+                self.query.stop()
+
+    def stop(self) -> None:
+        if self.hand_over is not None:
+            self.hand_over.stopping.set()
+        self.end_query()
+
+    def on_idle(self) -> None:
+        """Called every so often: seal an advanced watermark if the source has been silent for long enough."""
+        if self.stage.idle_ns >= 1 << 60 or self._stopping.is_set():
+            return
+        if (time.monotonic() - self._idle_since) * 1e9 < self.stage.idle_ns or not self._turn.acquire(blocking=False):
+            return
+        try:
+            if self.hand_over is not None and self.hand_over.last is not None:
+                self._seal()
+        finally:
+            self._turn.release()
+
+    def _seal(self, *, final: bool = False) -> None:
+        """A batch of the stage's own."""
+        assert self.hand_over is not None
+        last = self.hand_over.last
+        spark_batch = last.offsets[0] if last else -1
+        commit = self.hand_over.run({}, spark_batch=spark_batch, plan=last.plan if last else "", final=final)
+        self._idle_since = time.monotonic()
+        self.say("batch", progress=self._progress(Batch(), commit.batch, spark_batch, time.time(), {}))
+
+    # --- a batch of Spark's
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """Never returns without the turn: Spark would commit the batch."""
+        told = Stopped(f"stage {self.stage.id} was told to stop")
+        while not self._turn.acquire(timeout=0.05):
+            if self._stopping.is_set():
+                raise told
+        try:
+            if self._stopping.is_set():
+                raise told
+            yield
+        finally:
+            self._turn.release()
+
+    def _run(self, frame: DataFrame, spark_batch: int) -> None:
+        try:
+            with self._my_turn():
+                self._run_batch(frame, spark_batch)
+        except BaseException as error:
+            if self.failure is None and not isinstance(error, Stopped):
+                self.failure = error
+            raise
+
+    def _run_batch(self, frame: DataFrame, spark_batch: int) -> None:
+        assert self.hand_over is not None
+        last = self.hand_over.last
+        if last is not None and last.offsets[0] >= spark_batch:
+            return  # the ledger has it: it counts once
+        began, moment = time.time(), time.perf_counter()
+        batch = last.batch + 1 if last else 0
+        watermark_us = to_micros(self.hand_over.watermark)
+        made = self.collector.collect(frame, watermark_us)
+        collected = time.perf_counter()
+        if made.late is not None:
+            for late in self.late:
+                late.write(batch, made.late)
+        plan = checkpoint.plan_of(self.checkpoint, spark_batch)
+        commit = self.hand_over.run(
+            made.parts,
+            spark_batch=spark_batch,
+            plan=plan,
+            max_us=made.max_us,
+            late=made.late.num_rows if made.late is not None else 0,
+            watermark=_lowest(plan) if self.stage.kind == "between" else None,
+        )
+        if made.late is not None:
+            for late in self.late:
+                late.settle(batch, self.hand_over.epoch)
+            self.say("late", rows=made.late.num_rows, batch=batch)
+        self._idle_since = time.monotonic()
+        durations = {"collect": collected - moment, "handOver": time.perf_counter() - collected}
+        self.say("batch", progress=self._progress(made, commit.batch, spark_batch, began, durations))
+
+    def _progress(
+        self, made: Batch, batch: int, spark_batch: int, began: float, durations: dict[str, float]
+    ) -> dict[str, Any]:
+        """Shaped like Spark's StreamingQueryProgress."""
+        assert self.hand_over is not None
+        total = sum(durations.values())
+        query = self.query
+        return {
+            "id": checkpoint.query_id(self.plan.query, self.stage.id),
+            "runId": str(query.runId) if query is not None else "",
+            "name": self.stage.id,
+            "timestamp": _stamp(int(began * 1e6)),
+            "batchId": batch,
+            "sparkBatchId": spark_batch,
+            "batchDuration": round(1000 * total),
+            "numInputRows": made.rows,
+            "numOutputRows": made.sent,
+            "numLateRows": made.late.num_rows if made.late is not None else 0,
+            "numRowsWithoutTime": made.without_time,
+            "processedRowsPerSecond": round(made.rows / total, 1) if total else 0.0,
+            "durationMs": {k: round(1000 * v, 1) for k, v in {**durations, "triggerExecution": total}.items()},
+            "eventTime": {"max": _stamp(made.max_us), "watermark": _stamp(to_micros(self.hand_over.watermark))},
+            "stateOperators": [],
+        }
+
+
+def _stamp(micros: int) -> str:
+    if micros <= NEVER_US // 2:
+        return ""
+    if micros >= FOREVER_US // 2:
+        return "forever"
+    try:
+        return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{micros} us"
+
+
+def _lowest(plan: str) -> int:
+    """The lowest watermark among the edges that a batch has read, in the core's terms."""
+    marks = [mark for offset in checkpoint.source_offsets(plan) if offset for _, mark in offset.values()]
+    return min(marks, default=WATERMARK_MIN)
