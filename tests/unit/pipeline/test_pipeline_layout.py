@@ -303,13 +303,16 @@ def test_a_sink_needs_something_stateful_before_it():
         lay_out(p)
 
 
-def test_a_join_or_count_windows_cannot_be_windowed_again():
+def test_windows_of_rows_have_no_event_time_to_window_again():
     p = hf.Pipeline("p")
-    pairs = source(p).join(source(p), on="k", within="1 s", name="pairs")
-    write(counts(pairs, name="again"))
-    with refused("again: the result of join pairs cannot be windowed"):
-        lay_out(p)
-    q = hf.Pipeline("q")
-    write(counts(source(q).window(rows=10).by("k").agg(n=hf.count(), name="tens"), name="again"))
+    write(counts(source(p).window(rows=10).by("k").agg(n=hf.count(), name="tens"), name="again"))
     with refused("again: the result of count windows tens has no event time"):
-        lay_out(q)
+        lay_out(p)
+
+
+def test_a_join_has_the_event_time_of_its_left_side():
+    p = hf.Pipeline("p")
+    left = source(p, event_time="asked")
+    pairs = left.join(source(p, event_time="spoken"), on="k", within="1 s", name="pairs")
+    write(counts(pairs, name="again"))
+    assert lay_out(p).operators["again"].inputs[0].branch.event_time == "asked"
