@@ -45,9 +45,7 @@ class PipelineRun:
         secret.write_text(secrets.token_hex(32))
         secret.chmod(0o600)
         self.names = [f"n{i}" for i in range(nodes)]
-        self.endpoints = {
-            n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)
-        }
+        self.endpoints = {n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
         run = {"endpoints": self.endpoints, "secret_file": "secret", "cwd": os.getcwd()}
         (directory / "run.json").write_text(json.dumps(run))
         self.settings = {"metrics_port": -1, "conf": {"spark.driver.memory": "600m"}, "master": "local[2]", **settings}
@@ -125,8 +123,11 @@ class PipelineRun:
     def logs(self) -> str:
         parts = []
         for name in self.names:
-            lines = [f"{e['time'][11:23]} {e['event']} {e['text'][:150]} {e.get('what', '')} {e.get('detail', '')}"
-                     for e in self.events(name) if e["event"] not in ("stage-batch", "capture")]
+            lines = [
+                f"{e['time'][11:23]} {e['event']} {e['text'][:150]} {e.get('what', '')} {e.get('detail', '')}"
+                for e in self.events(name)
+                if e["event"] not in ("stage-batch", "capture")
+            ]
             parts += [f"--- {name}", *lines[-25:]]
         for log in sorted(self.directory.glob("nodes/**/*.log")) + sorted(self.directory.glob("nodes/*.out")):
             parts += [f"--- {log}", *log.read_text().splitlines()[-15:]]
