@@ -1,11 +1,22 @@
-"""The one interface through which conformance tests see a cluster; the simulator's, and room for real nodes.
+"""The one interface through which conformance tests see a cluster: the simulator's, and that of real nodes.
 
-A test body knows only `Cluster`. The runtime adds a second class and a second entry to `CLUSTERS`; no body changes.
+A test body knows only `Cluster` and speaks of the simulator's milliseconds; real nodes take a few times as long, on
+machines with fewer cores than they have processes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
 from typing import Protocol
+
+from support.nodes import Nodes
+from support.plans import layered_plan
 
 from holdfast.model.config import MS
 from holdfast.model.ids import name_of
@@ -15,6 +26,7 @@ from holdfast.sim.simulation import Setup, Simulation
 
 
 class Cluster(Protocol):
+    def close(self) -> None: ...
     def run_for(self, ms: int) -> None: ...
     def kill(self, name: str) -> None: ...
     def start(self, name: str) -> None: ...
@@ -32,6 +44,8 @@ class Cluster(Protocol):
 
 class SimCluster:
     """A cluster in the virtual world."""
+
+    def close(self) -> None: ...
 
     def __init__(self, nodes: int = 4, units: int = 4, seed: int = 11) -> None:
         self.run = Simulation(
@@ -82,4 +96,80 @@ class SimCluster:
             return str(error)
 
 
-CLUSTERS = {"simulator": SimCluster}
+class NodeCluster:
+    """Real node processes on loopback, with stages that need no Spark. `kill` is kill -9, `freeze` is SIGSTOP."""
+
+    #: Real milliseconds for one of the simulator's.
+    SCALE = 3.0
+
+    def __init__(self, nodes: int = 4, units: int = 4) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix="holdfast-")
+        self.nodes = Nodes(Path(self._made.name) / "run", layered_plan(units=units, tops=1), nodes)
+        self._timers: list[threading.Timer] = []
+        self.nodes.start()
+        self.nodes.wait_up()
+        self.nodes.begin()
+        sink = self.nodes.dir / "sink" / "commit-0"
+        self.nodes.until("the first rows at the sink", sink.exists, 60)
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self.nodes.close()
+        self._made.cleanup()
+
+    def run_for(self, ms: int) -> None:
+        time.sleep(ms * self.SCALE / 1e3)
+
+    def kill(self, name: str) -> None:
+        self.nodes.kill(name)
+
+    def start(self, name: str) -> None:
+        self.nodes.start(name)
+        self.nodes.wait_up(name)
+
+    def freeze(self, name: str, ms: int) -> None:
+        self.nodes.signal(name, signal.SIGSTOP)
+        timer = threading.Timer(ms * self.SCALE / 1e3, self.nodes.signal, (name, signal.SIGCONT))
+        timer.start()
+        self._timers.append(timer)
+
+    def _kill_child(self, stage: str) -> None:
+        for name in self.nodes.alive():
+            found = self.nodes.status(name)["drivers"].get(stage)
+            if found is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(found["pid"], signal.SIGKILL)
+
+    def kill_driver(self, stage: str) -> None:
+        self._kill_child(stage)
+
+    def kill_reader(self, reader: str) -> None:
+        self._kill_child(reader)
+
+    def drain(self, name: str) -> None:
+        self.nodes.caller.call(self.nodes.alive()[-1], "drain", {"name": name}, timeout=15)
+
+    def _place(self, unit: str) -> dict:
+        return self.nodes.until("the record", self.nodes.status)["places"][unit]
+
+    def primary_of(self, unit: str) -> str:
+        return name_of(self._place(unit)["primary"] or "")
+
+    def backup_of(self, unit: str) -> str:
+        return name_of(self._place(unit)["backup"] or "")
+
+    def members(self) -> dict[str, int]:
+        return self.nodes.until("the record", self.nodes.status)["members"]
+
+    def finish(self) -> str:
+        for timer in self._timers:
+            timer.join()
+        try:
+            self.nodes.finish()
+            return self.nodes.difference()
+        except AssertionError as error:
+            return str(error)
+
+
+CLUSTERS = {"simulator": SimCluster, "nodes": NodeCluster}

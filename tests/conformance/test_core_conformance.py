@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from clusters import CLUSTERS, Cluster
 
 
-@pytest.fixture(params=sorted(CLUSTERS))
-def cluster(request) -> Cluster:
-    return CLUSTERS[request.param]()
+@pytest.fixture(params=["simulator", pytest.param("nodes", marks=pytest.mark.slow)])
+def cluster(request) -> Iterator[Cluster]:
+    made = CLUSTERS[request.param]()
+    yield made
+    made.close()
 
 
 def test_nothing_happens_and_the_result_is_right(cluster: Cluster):

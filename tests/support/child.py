@@ -87,6 +87,11 @@ class Child:
         self.config = msgspec.convert(order["core"], Config)
         self.security = Security.load(order["secret_file"], order["tls"])
         self.loop: MachineLoop | None = None
+        if self.plan.stage(self.stage).kind == "source":
+            from holdfast.runtime.shards import cut
+            from support.source import rows
+
+            cut(rows(0, 10, 10), ("key",), 2)  # what a standby can do before it is needed
         say("ready")
         self.commands.go.wait()
         self.epoch = self.commands.epoch

@@ -35,14 +35,16 @@ def _aggregate(name: str, sources: list[tuple[str, pa.Schema, str]], size_us: in
     )
 
 
-def layered_plan(units: int = 4, tops: int = 1, stages: int = 1, delay_us: int = 20_000) -> Plan:
+def layered_plan(
+    units: int = 4, tops: int = 1, stages: int = 1, delay_us: int = 20_000, window_us: int = WINDOW_US
+) -> Plan:
     """Each unit counts and sums by key in short windows; each top unit does so over the results of two of them."""
     shape = layered(stages=stages, units=units, tops=tops)
     sources = [f"s{s}" for s in range(stages)]
     operators: list[OperatorPlan] = []
     first = {"n": ["count", None, False], "total": ["sum", "value", False]}
     for unit in range(units):
-        operators.append(_aggregate(f"u{unit}", [(s, ROWS, "ts") for s in sources], WINDOW_US, first))
+        operators.append(_aggregate(f"u{unit}", [(s, ROWS, "ts") for s in sources], window_us, first))
     out = pa.ipc.read_schema(pa.py_buffer(operators[0].output))
     second = {"n": ["sum", "n", False], "total": ["sum", "total", False]}
     for top in range(tops):

@@ -11,6 +11,7 @@ import itertools
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from holdfast.runtime.security import Security
 
 QUEUE_MAX = 4_096
 BACKOFF_MIN_S, BACKOFF_MAX_S, REFUSED_S = 0.05, 0.5, 2.0
+PROBES, PROBE_S = 30, 0.2
 #: gRPC's own back-off is made short, and each link has its own connection: a dead peer must not slow a living one.
 CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -228,13 +230,22 @@ class Link:
 
 
 def _nobody_listens(endpoint: str) -> bool:
-    """Does the machine say that the port is closed? Anything less clear (a time-out, say) is no."""
-    try:
-        socket.create_connection(host_port(endpoint, endpoint), timeout=0.2).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    """Does the machine say that the port is closed? Anything less clear (a time-out, say) is no.
+
+    A process that is being killed may lose its connections before its port: such a port still accepts, and hangs up.
+    """
+    for _ in range(PROBES):
+        try:
+            with socket.create_connection(host_port(endpoint, endpoint), timeout=PROBE_S) as probe:
+                if probe.recv(1):
+                    return False  # a server of gRPC speaks first
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:
+            return False  # a server of TLS does not
+        except OSError:
+            pass
+        time.sleep(0.01)
     return False
 
 
