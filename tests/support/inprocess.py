@@ -34,6 +34,13 @@ def shard_of(batch: pa.Table, by: tuple[str, ...], shards: int) -> list[pa.Table
     return [batch.filter(pc.equal(numbers, i)) for i in range(shards)]
 
 
+def _promised(op, watermark: int) -> int:
+    """The watermark of an output: a pair of a join is as old as its left row, which may be older than the input's."""
+    if not isinstance(op, Join) or watermark in (NEVER_US, FOREVER_US):
+        return watermark
+    return watermark - (2 * op.window.reach_us)
+
+
 @dataclass
 class InProcess:
     pipeline: Pipeline
@@ -178,7 +185,7 @@ class InProcess:
             at[edge] += 1
             consumed[edge] = max(consumed[edge], watermark)
             made = self._step(op, given[edge], table, min(consumed.values()))
-            self._emit(operator, unit, made, min(consumed.values()))
+            self._emit(operator, unit, made, _promised(op, min(consumed.values())))
         if isinstance(op, WindowAggregate):
             assert len(op.state) == 0, "everything has closed"
 

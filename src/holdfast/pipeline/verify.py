@@ -80,8 +80,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             lines += [f"    {example}" for example in c.examples]
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **msgspec.to_builtins(self)}
+    def as_json(self) -> dict[str, Any]:
+        return {"holds": self.ok, "text": self.text(), **msgspec.to_builtins(self)}
 
 
 def verify(
@@ -224,8 +224,11 @@ class _Audit:
             if reason:
                 return reason
             node = operator.node
-            if isinstance(node, JoinOf) and node.how == "left_outer" and self._watermark(name) < FOREVER_US:
-                return f"rows of {name} without a partner are known only after the stream is finished"
+            if isinstance(node, JoinOf) and self._watermark(name) < FOREVER_US:
+                if node.how == "left_outer":
+                    return f"rows of {name} without a partner are known only after the stream is finished"
+                if name not in stage.reads:
+                    return f"windows over join {name} are known only after the stream is finished"
         sink, facts = stage.sink, self.facts[stage.id]
         if sink is not None and sink.result is None and facts.format.lower() not in IDEMPOTENT_FILES:
             return f"what a {facts.format} sink holds is not known; say it with .write(..., result=lambda spark: ...)"
