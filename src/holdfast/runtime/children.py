@@ -165,7 +165,7 @@ class Children:
         self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
         child = Child(stage, epoch, self._command, order, self._logs / f"{stage}.log")
         self.children[stage] = child
-        threading.Thread(target=self._listen, args=(child,), name=f"child-{stage}", daemon=True).start()
+        threading.Thread(target=self._follow, args=(child,), name=f"child-{stage}", daemon=True).start()
 
     def _stop(self, child: Child) -> None:
         """Told to stop, and killed if it does not. The node does not wait for it: a fenced driver does no harm."""
@@ -194,10 +194,17 @@ class Children:
                 self.done.add(child.stage)
             child.last = news
             self._on_news(child.stage, news)
-        self._on_exit(child, child.process.wait())
+
+    def _follow(self, child: Child) -> None:
+        """Its exit ends it, not the end of its output: a JVM that outlives it may still hold the pipe."""
+        listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{child.stage}", daemon=True)
+        listener.start()
+        code = child.process.wait()
+        child.kill()  # what it left behind
+        listener.join(1.0)
+        self._on_exit(child, code)
 
     def _on_exit(self, child: Child, code: int) -> None:
-        child.kill()  # what it left behind, a JVM say
         with self._lock:
             if self.children.get(child.stage) is not child or self._closed.is_set():
                 return

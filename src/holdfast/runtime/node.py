@@ -37,6 +37,7 @@ from holdfast.runtime.config import NodeConfig, duration_ns, load_config, make_c
 from holdfast.runtime.disk import Journal
 from holdfast.runtime.driver import MachineLoop
 from holdfast.runtime.events import EventLog
+from holdfast.runtime.lean import be_lean, settle
 from holdfast.runtime.links import Link, host_port
 from holdfast.runtime.metrics import Figures
 from holdfast.runtime.pulse import Pulse
@@ -137,6 +138,7 @@ class NodeProcess:
 
         began = time.monotonic()
         kinds = warm(plan)
+        settle()
         warmed_s = time.monotonic() - began
         config = self.config
         self.journal = Journal(self.home / "journal", self._on_journal_full)
@@ -187,6 +189,7 @@ class NodeProcess:
                     name, endpoint, node.seat, NODE, self.security, self._on_message, self.trouble, self._on_gone
                 )
         first = node.start(time.monotonic_ns())
+        self._on_step(0)
         self.events.write(
             "started",
             f"{node.seat} is up after {time.monotonic() - self.started:.2f} s; "
@@ -433,6 +436,7 @@ def _arguments(argv: list[str] | None) -> NodeConfig:
 
 def run(config: NodeConfig) -> int:
     """Run a node until it is told to stop."""
+    be_lean()
     sys.setswitchinterval(0.001)  # threads that only pass messages on must not wait long for the interpreter
     process = NodeProcess(config)
     for sign in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,237 @@
+"""Stage processes: told what to do, watched, killed with all they started, reported when they die; and the diary."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.election import Standing
+from holdfast.core.node import WARM
+from holdfast.model import messages as m
+from holdfast.model.config import MS
+from holdfast.runtime.children import Children
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.pulse import Pulse
+
+CHILD = """
+import json, os, subprocess, sys, time
+order = json.loads(sys.stdin.readline())
+def say(**news): print(json.dumps(news), flush=True)
+say(event="ready", epoch=order["epoch"], pid=os.getpid())
+mode = order["mode"]
+if mode == "die": sys.exit(5)
+if mode == "fenced": sys.exit(3)
+if mode == "alive": say(event="alive")
+if mode == "jvm": say(event="jvm", pid=subprocess.Popen(["sleep", "1000"]).pid)
+if mode == "noise": print("what is this", flush=True)
+for line in sys.stdin:
+    command = json.loads(line)
+    if "go" in command: say(event="running", epoch=command["go"])
+    if command.get("finish"): say(event="finished"); sys.exit(0)
+    if command.get("stop"): sys.exit(0)
+os._exit(9)
+"""
+
+
+class Watched:
+    def __init__(self, tmp_path: Path) -> None:
+        self.mode = "run"
+        self.died: list[tuple[str, int]] = []
+        self.news: list[dict[str, Any]] = []
+        self.events = EventLog(tmp_path / "events.jsonl", "n0")
+        self.children = Children(
+            [sys.executable, "-c", CHILD],
+            lambda stage, epoch: {"stage": stage, "epoch": epoch, "mode": self.mode},
+            tmp_path / "logs",
+            self.events,
+            lambda stage, epoch: self.died.append((stage, epoch)),
+            lambda stage, news: self.news.append(news),
+            silence_s=0.4,
+        )
+
+    def heard(self, event: str) -> dict[str, Any]:
+        return wait_for(lambda: next((n for n in self.news if n["event"] == event), None))
+
+
+def wait_for(test: Any, seconds: float = 10.0) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := test()):
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    made = Watched(tmp_path)
+    yield made
+    made.children.close()
+
+
+def test_a_child_that_dies_is_reported_and_one_that_is_stopped_is_not(watched: Watched):
+    watched.mode = "die"
+    watched.children.start("s0", 3)
+    wait_for(lambda: watched.died == [("s0", 3)])
+    assert any("exit code 5" in e["text"] for e in watched.events.since(0))
+    watched.mode = "run"
+    watched.children.start("s0", 4)
+    wait_for(lambda: any(n.get("epoch") == 4 for n in watched.news))
+    watched.children.stop("s0", 3)  # of an epoch that is over
+    assert "s0" in watched.children.children
+    process = watched.children.children["s0"].process
+    watched.children.stop("s0", 4)
+    assert process.wait(5) == 0
+    assert watched.died == [("s0", 3)]
+
+
+def test_kill_9_of_a_child_takes_what_it_started_with_it(watched: Watched):
+    watched.mode = "jvm"
+    watched.children.start("s0", 1)
+    jvm = watched.heard("jvm")["pid"]
+    os.kill(watched.news[0]["pid"], signal.SIGKILL)
+    wait_for(lambda: watched.died == [("s0", 1)])
+    wait_for(lambda: gone(jvm))
+
+
+def test_a_standby_takes_over_without_a_new_process(watched: Watched):
+    watched.children.warm("s0")
+    assert watched.heard("ready")["epoch"] is None
+    pid = watched.children.children["s0"].process.pid
+    watched.children.start("s0", 7)
+    assert watched.heard("running")["epoch"] == 7
+    assert watched.children.children["s0"].process.pid == pid
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: watched.died == [("s0", 7)])
+
+
+def test_a_standby_that_dies_is_replaced_and_reported_to_nobody(watched: Watched):
+    watched.children.warm("s0")
+    pid = watched.heard("ready")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: len(watched.news) == 2)
+    assert watched.children.children["s0"].epoch == WARM
+    assert watched.died == []
+
+
+def test_a_stopped_child_and_a_silent_one_are_killed_and_reported(watched: Watched):
+    watched.children.start("s0", 1)
+    os.kill(watched.heard("ready")["pid"], signal.SIGSTOP)
+    wait_for(lambda: watched.died == [("s0", 1)])
+    watched.mode = "alive"  # promises to speak, and does not
+    watched.children.start("s1", 1)
+    wait_for(lambda: ("s1", 1) in watched.died)
+    watched.mode = "run"  # promises nothing
+    watched.children.start("s2", 1)
+    time.sleep(1)
+    assert "s2" in watched.children.children
+
+
+def test_finish_reaches_those_that_run_and_those_that_come_later(watched: Watched):
+    watched.children.start("s0", 1)
+    watched.heard("ready")
+    watched.children.finish()
+    watched.heard("finished")
+    watched.children.start("s1", 1)
+    wait_for(lambda: len([n for n in watched.news if n["event"] == "finished"]) == 2)
+    wait_for(lambda: not watched.children.children)
+    assert watched.died == []
+
+
+def test_a_fenced_child_is_reported_later_and_noise_is_told(watched: Watched):
+    watched.mode = "fenced"
+    watched.children.start("s0", 1)
+    watched.mode = "noise"
+    wait_for(lambda: any("fenced" in e["text"] for e in watched.events.since(0)))
+    assert watched.died == []
+    watched.children.start("s1", 1)
+    wait_for(lambda: any("what is this" in e["text"] for e in watched.events.since(0)))
+    wait_for(lambda: watched.died == [("s0", 1)])
+
+
+def test_a_child_dies_with_its_node(tmp_path: Path):
+    """kill -9 of the parent: the kernel kills the child, whatever it was doing."""
+    leash = Path(sys.modules["holdfast.runtime.children"].__file__ or "").with_name("leash.py")
+    script = (
+        "import subprocess, sys, os, time\n"
+        f"p = subprocess.Popen([sys.executable, '-I', '-S', {str(leash)!r}, str(os.getpid()), 'sleep', '1000'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))\n"
+        "time.sleep(1000)\n"
+    )
+    import subprocess
+
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: gone(pid))
+
+
+def test_the_diary_is_json_lines_and_what_repeats_is_counted(tmp_path: Path):
+    log = EventLog(tmp_path / "events.jsonl", "n0")
+    log.write("started", "Up.", seat="n0#1")
+    for _ in range(5):
+        log.limited("k", 60, "damaged", "Bad bytes.", peer="n1")
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["started", "damaged"]
+    assert lines[0]["node"] == "n0"
+    assert lines[0]["text"] == "Up."
+    assert [e["event"] for e in log.since(1)] == ["damaged"]
+
+
+class _Loop:
+    def __init__(self) -> None:
+        self.now = 10_000 * MS
+        self.busy_since_ns = 0
+
+    def clock(self) -> int:
+        return self.now
+
+
+class _Election:
+    standing = Standing.COORDINATOR
+    coordinator = "n0"
+    accepted = type("R", (), {"members": {"n0": 1, "n1": 1, "n2": 1}})()
+
+
+class _Node:
+    name = "n0"
+    config = type("C", (), {"heartbeat_ns": 10 * MS})()
+    detector = type("D", (), {"monitor": "n1"})()
+    election = _Election()
+
+
+def test_a_busy_node_is_spoken_for_until_it_counts_as_hung():
+    sent: list[tuple[str, m.Message]] = []
+    loop, node = _Loop(), _Node()
+    pulse = Pulse(loop, node, lambda to, message: sent.append((to, message)), 1_000 * MS)  # pyright: ignore
+    beat, heartbeat = m.Beat(term=1, version=2, commit=2), m.Heartbeat(life=1, version=2)
+    pulse.saw(beat)
+    pulse.saw(heartbeat)
+    pulse.start()
+    time.sleep(0.05)
+    assert sent == []  # it speaks for itself
+    loop.busy_since_ns = loop.now - 100 * MS
+    wait_for(lambda: len(sent) >= 3)
+    assert {("n1", heartbeat), ("n1", beat), ("n2", beat)} <= set(sent)
+    loop.busy_since_ns = loop.now - 1_001 * MS
+    time.sleep(0.03)
+    sent.clear()
+    time.sleep(0.05)
+    assert sent == []
+    pulse.close()

@@ -1,0 +1,185 @@
+"""What a node must not forget, and what it may put aside: torn tails, full disks (real ones), spilled rows."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.core.ready import Spill
+from holdfast.errors import StateError
+from holdfast.model.block import Block, unit_block
+from holdfast.model.messages import CommitRecord, LedgerPage
+from holdfast.model.record import Place, Record
+from holdfast.runtime import disk
+from holdfast.runtime.disk import Journal
+from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.spill import SpillStore
+
+RECORD = Record(version=2, term=1, members={"n0": 1}, places={"u0": Place(primary="n0#1")})
+COMMIT = CommitRecord(query="q", batch=3, epoch=1, attempt=2, accepted={0: 1}, watermark=9, offsets=(3, 4), plan="{}")
+ITEMS: list[tuple[str, object]] = [
+    ("life", 2),
+    ("vote", (3, "n1")),
+    ("record", RECORD),
+    ("ledger/s0.ledger", (2, LedgerPage("q", 1, COMMIT))),
+]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KB."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place]).returncode:
+        pytest.skip("a tiny file system can only be mounted by root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    try:
+        with open(path, "wb", buffering=0) as file:
+            for _ in range(1_000):
+                file.write(b"x" * 4096)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
+    raise AssertionError("the disk was not filled")
+
+
+def test_what_was_written_is_there_in_the_next_life_with_its_types(tmp_path: Path):
+    journal = Journal(tmp_path / "journal")
+    journal.write(ITEMS)
+    journal.write([("vote", (4, None))])
+    journal.close()
+    assert Journal(tmp_path / "journal").content == {**dict(ITEMS), "vote": (4, None)}
+
+
+def test_a_torn_tail_is_cut_off_wherever_it_was_torn(tmp_path: Path):
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.write(ITEMS[:2])
+    good = path.stat().st_size
+    journal.write(ITEMS[2:3])
+    journal.close()
+    whole = path.read_bytes()
+    for size in range(good, len(whole)):
+        path.write_bytes(whole[:size])
+        again = Journal(path)
+        assert again.content == dict(ITEMS[:2])
+        again.write([("life", 9)])
+        again.close()
+        assert Journal(path).content["life"] == 9
+
+
+def test_a_flipped_bit_ends_the_good_part(tmp_path: Path):
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.write(ITEMS[:1])
+    good = path.stat().st_size
+    journal.write(ITEMS[1:])
+    journal.close()
+    raw = bytearray(path.read_bytes())
+    raw[good + 9] ^= 1
+    path.write_bytes(raw)
+    assert Journal(path).content == dict(ITEMS[:1])
+
+
+def test_a_journal_that_grows_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(disk, "COMPACT_BYTES", 2_000)
+    journal = Journal(tmp_path / "journal")
+    for term in range(500):
+        journal.write([("vote", (term, "n1")), *ITEMS[2:]])
+    journal.close()
+    assert (tmp_path / "journal").stat().st_size < 4_000
+    assert Journal(tmp_path / "journal").content == {"vote": (499, "n1"), **dict(ITEMS[2:])}
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path):
+    path = tmp_path / "journal"
+    path.write_text("dear diary")
+    with pytest.raises(StateError, match="no journal"):
+        Journal(path)
+    assert path.read_text() == "dear diary"
+
+
+def test_a_journal_on_a_full_disk_says_so_and_waits(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(disk, "RETRY_S", 0.02)
+    said: list[str] = []
+    journal = Journal(tiny / "journal", said.append)
+    journal.write([("life", 1)])
+    ballast = tiny / "ballast"
+    fill(ballast)
+    big = Record(version=3, term=1, members={}, places={f"u{i}": Place(primary="n0#1") for i in range(500)})
+    writer = threading.Thread(target=journal.write, args=([("record", big)],))
+    writer.start()
+    until = time.monotonic() + 5
+    while not said and time.monotonic() < until:
+        time.sleep(0.01)
+    assert "No space left" in said[0]
+    assert writer.is_alive()
+    ballast.unlink()
+    writer.join(5)
+    assert not writer.is_alive()
+    journal.close()
+    assert Journal(tiny / "journal").content == {"life": 1, "record": big}
+
+
+def blocks(count: int, rows: int = 500) -> list[Block]:
+    made: list[Block] = []
+    at = 0
+    for i in range(count):
+        batch = pa.record_batch({"a": pa.array(range(i, i + rows), pa.int64())})
+        made.append(unit_block(at, ArrowRows([batch]), i))
+        at = made[-1].end
+    return made
+
+
+def test_spilled_rows_leave_memory_and_come_back(tmp_path: Path):
+    made = blocks(4)
+    before = [b.rows.table() for b in made]
+    store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
+    store.on_spill(Spill(edge="u0.0", trimmed=0, to=made[2].end))
+    assert [b.rows.spilled for b in made] == [True, True, True, False]
+    assert [b.rows.table() for b in made] == before
+    assert store.bytes > 0
+    store.on_spill(Spill(edge="u0.0", trimmed=made[2].end, to=made[2].end))
+    assert store.bytes == 0
+    assert list((tmp_path / "spill").iterdir()) == []
+    assert made[0].rows.table() == before[0]  # somebody still has it open
+
+
+def test_a_full_disk_is_reported_and_tried_again_and_no_row_is_lost(tiny: Path):
+    made = blocks(40)
+    before = [b.rows.table() for b in made]
+    said: list[tuple[bool, str]] = []
+    store = SpillStore(tiny / "spill", lambda e, to: [b for b in made if b.end <= to], lambda *news: said.append(news))
+    store.on_spill(Spill(edge="u0.0", trimmed=0, to=made[5].end))
+    assert said == []
+    store.on_spill(Spill(edge="u0.0", trimmed=0, to=made[-1].end))
+    assert [full for full, _ in said] == [True]
+    assert "No space left" in said[0][1]
+    assert [b.rows.table() for b in made] == before
+    store.retry()
+    assert len(said) == 1
+    subprocess.run(["mount", "-o", "remount,size=4m", tiny], check=True)
+    store.retry()
+    assert [full for full, _ in said] == [True, False]
+    assert all(b.rows.spilled for b in made)
+    assert [b.rows.table() for b in made] == before
+
+
+def test_files_of_an_earlier_life_are_removed(tmp_path: Path):
+    (tmp_path / "spill").mkdir()
+    (tmp_path / "spill" / "old.arrows").write_text("x")
+    SpillStore(tmp_path / "spill", lambda edge, to: [], lambda full, text: None)
+    assert list((tmp_path / "spill").iterdir()) == []

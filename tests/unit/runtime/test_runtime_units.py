@@ -1,0 +1,200 @@
+"""Operators as the core drives them: captures in lock-step, ports, joins that speak before the watermark moves."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from support.plans import ROWS, layered_plan
+from support.source import rows
+
+from holdfast.core.copy import Copy
+from holdfast.errors import InputError
+from holdfast.model.block import WATERMARK_MAX, batch_block
+from holdfast.model.config import Config
+from holdfast.model.plan import InputPlan, OperatorPlan, Plan, to_core, unit_id
+from holdfast.model.topology import Topology, UnitSpec
+from holdfast.operators import Capture, StateConfig
+from holdfast.operators.build import build
+from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.units import UnitOperator
+from holdfast.runtime.warm import warm
+from holdfast.runtime.wire import OperatorState
+
+STATE = StateConfig(page_bytes=4096, limit_bytes=1 << 24)
+
+
+def make(unit: str = "u0", plan: Plan | None = None) -> UnitOperator:
+    plan = plan or layered_plan()
+    return UnitOperator(plan.topology.unit[unit], plan, STATE)
+
+
+def wired(state: OperatorState) -> OperatorState:
+    return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
+
+
+def feed(op: UnitOperator, start: int, end: int, watermark: int) -> tuple:
+    return op.step("s0>u0", ArrowRows([rows(start, end, 1000)]), watermark)
+
+
+def test_a_whole_capture_of_the_moment_of_a_delta_accepts_the_next_delta_too():
+    primary, backup, joining = make(), make(), make()
+    feed(primary, 0, 100, to_core(50_000))
+    backup.paste(wired(primary.capture()), False)
+    feed(primary, 100, 200, to_core(150_000))
+    delta, whole = primary.capture(), primary.snapshot()
+    backup.paste(wired(delta), False)
+    joining.paste(wired(whole), True)
+    feed(primary, 200, 300, to_core(250_000))
+    following = wired(primary.capture())
+    for image in (backup, joining):
+        assert image.fits(following)
+        image.paste(following, False)
+        out = image.step("s0>u0", (), WATERMARK_MAX)[0].table()
+        assert out.num_rows
+    expected = primary.step("s0>u0", (), WATERMARK_MAX)[0].table()
+    assert expected.num_rows
+
+
+def test_images_close_the_same_windows_as_the_primary():
+    primary, image = make(), make()
+    feed(primary, 0, 250, to_core(120_000))
+    image.paste(wired(primary.capture()), False)
+    feed(primary, 250, 400, to_core(300_000))
+    image.paste(wired(primary.capture()), False)
+    image.restore()
+    left = primary.step("s0>u0", (), WATERMARK_MAX)[0].table()
+    assert image.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
+
+
+def test_after_a_hand_over_the_old_primary_takes_captures_of_the_new_one():
+    a, b = make(), make()
+    feed(a, 0, 100, to_core(50_000))
+    b.paste(wired(a.capture()), False)
+    b.restore()
+    feed(b, 100, 200, to_core(150_000))
+    state = wired(b.capture())
+    assert a.fits(state)
+    a.paste(state, False)
+    feed(b, 200, 260, to_core(200_000))
+    a.paste(wired(b.capture()), False)
+    left = b.step("s0>u0", (), WATERMARK_MAX)[0].table()
+    assert a.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
+
+
+def test_a_delta_that_was_skipped_does_not_fit():
+    primary, image = make(), make()
+    feed(primary, 0, 100, to_core(50_000))
+    image.paste(wired(primary.capture()), False)
+    primary.capture()
+    assert not image.fits(wired(primary.capture()))
+    assert image.fits(wired(primary.snapshot()))
+
+
+def test_event_time_of_an_aggregates_output_is_the_last_moment_of_its_window():
+    plan = layered_plan()
+    below, top = make("u0", plan), make("v0", plan)
+    out = below.step("s0>u0", ArrowRows([rows(0, 1000, 1000)]), WATERMARK_MAX)[0]
+    (results,) = top.step("u0.0", out, WATERMARK_MAX)
+    table = results.table()
+    assert sum(table["n"].to_pylist()) == 1000
+    assert table.schema.equals(pa.ipc.read_schema(pa.py_buffer(plan.operator("v0").output)))
+
+
+def test_a_batch_with_another_schema_stops_its_unit_and_nothing_else():
+    plan = layered_plan()
+    spec = plan.topology.unit["u0"]
+    copy = Copy(spec, plan.topology, make("u0", plan), Config(), based=True)
+    inbox = copy.inboxes["s0>u0"]
+    good = ArrowRows([rows(0, 50, 1000)])
+    bad = ArrowRows([pa.record_batch({"ts": [1], "key": ["text"], "value": [1.5]})])
+    inbox.sealed.append(batch_block(0, good, to_core(10_000), 0))
+    inbox.sealed.append(batch_block(52, bad, to_core(20_000), 1))
+    assert copy.step() is not None
+    before = copy.positions()
+    assert copy.step() is None
+    assert "u0 cannot take [52, 55) of s0>u0, batch 1" in copy.failed
+    assert "schema has changed" in copy.failed
+    assert copy.positions() == before
+    assert len(inbox.sealed) == 1
+    assert not copy.op.torn
+    assert copy.step() is None
+
+
+def test_an_overflow_leaves_a_state_that_is_not_captured():
+    op = make()
+    huge = pa.record_batch(
+        [pa.array([0, 1], pa.int64()).view(ROWS.field("ts").type), pa.array([1, 1]), pa.array([2**62, 2**62])],
+        schema=ROWS,
+    )
+    with pytest.raises(Exception, match="does not fit"):
+        op.step("s0>u0", ArrowRows([huge]), WATERMARK_MAX)
+    assert op.torn
+
+
+def join_plan(shards: int = 2) -> Plan:
+    left = pa.schema([("lt", pa.timestamp("us", tz="UTC")), ("a", pa.int64())])
+    right = pa.schema([("rt", pa.timestamp("us", tz="UTC")), ("b", pa.int64()), ("x", pa.string())])
+    inputs = (
+        InputPlan(source="l", schema=left.serialize().to_pybytes(), by=("a",), event_time="lt"),
+        InputPlan(source="r", schema=right.serialize().to_pybytes(), by=("b",), event_time="rt", side=1),
+    )
+    settings = {"on": [["a", "b"]], "how": "inner", "within": [0, 1_000_000]}
+    kind = {"kind": "join", "shards": shards, "mode": "passive", "inputs": inputs, "settings": settings}
+    schema = build(OperatorPlan(name="pairs", output=b"", **kind), STATE).output_schema
+    feeds = (("sums", 0, 2, ("a",)),)
+    operator = OperatorPlan(name="pairs", output=schema.serialize().to_pybytes(), feeds=feeds, **kind)
+    units = tuple(
+        UnitSpec(
+            id=unit_id("pairs", i),
+            inputs=(f"l>pairs-{i}", f"r>pairs-{i}"),
+            outputs=tuple(f"pairs-{i}.{p}" for p in range(3)),
+        )
+        for i in range(shards)
+    )
+    from holdfast.model.topology import StageSpec
+
+    ids = tuple(u.id for u in units)
+    stages = tuple(StageSpec(id=s, units=ids, query=s) for s in "lr")
+    return Plan(
+        pipeline="join", query="q", topology=Topology(units=units, stages=stages, readers=()), operators=(operator,),
+        stages=(),
+    )  # fmt: skip
+
+
+def times(schema_type: pa.DataType, *values: int) -> pa.Array:
+    return pa.array(values, pa.int64()).view(schema_type)
+
+
+def test_a_join_emits_before_the_watermark_moves_and_promises_less():
+    plan = join_plan()
+    time_type = pa.timestamp("us", tz="UTC")
+    spec = plan.topology.unit["pairs-0"]
+    copy = Copy(spec, plan.topology, UnitOperator(spec, plan, STATE), Config(), based=True)
+    left = pa.record_batch([times(time_type, 10, 20), pa.array([1, 2])], names=["lt", "a"])
+    right = pa.record_batch([times(time_type, 15, 25), pa.array([1, 2]), pa.array(["p", "q"])], names=["rt", "b", "x"])
+    mark = to_core(5)
+    copy.inboxes["l>pairs-0"].sealed.append(batch_block(0, ArrowRows([left]), mark, 0))
+    copy.inboxes["r>pairs-0"].sealed.append(batch_block(0, ArrowRows([right]), mark, 0))
+    copy.inboxes["l>pairs-0"].sealed.append(batch_block(4, (), mark + 1, 1))
+    copy.inboxes["r>pairs-0"].sealed.append(batch_block(4, ArrowRows([right]), mark, 1))
+    made = []
+    while (blocks := copy.step()) is not None:
+        made += blocks
+    everything = [block for queue, block in made if queue.edge == "pairs-0.0" and len(block.rows)]
+    assert sum(len(b.rows) for b in everything) == 4
+    assert all(b.watermark < mark for b in everything)
+    cut_rows = [block for queue, block in made if queue.edge != "pairs-0.0" and len(block.rows)]
+    assert sum(len(b.rows) for b in cut_rows) == 4
+    positions = {queue.edge: queue.next for queue in copy.outputs}
+    assert positions["pairs-0.1"] >= 1
+
+
+def test_kernels_of_a_plan_are_warmed_with_its_own_operators():
+    assert warm(layered_plan()) == 5
+    assert warm(join_plan()) == 1
+
+
+def test_rows_without_a_window_end_cannot_have_a_window_time():
+    top = make("v0")
+    with pytest.raises(InputError, match="no event time"):
+        top.step("u0.0", ArrowRows([pa.record_batch({"key": [1]})]), to_core(1))
