@@ -63,18 +63,16 @@ def _wait(condition: Callable[[], bool], limit_s: float, what: str) -> None:
 
 def _stage_process(started: LocalRun, kind: str, *, jvm: bool) -> psutil.Process | None:
     """The child process (or its JVM) of a stage of this kind, on the node that the record names."""
-    stages = [s.id for s in started.plan.stages if s.kind == kind]
-    for stage in stages:
-        seat = _record(started)["places"][stage]["primary"]
-        node = started.nodes.processes.get(name_of(seat or ""))
-        if node is None or node.poll() is not None:
+    status = cluster_status(started.run)
+    for stage in (s.id for s in started.plan.stages if s.kind == kind):
+        home = status["nodes"].get(name_of(status["record"]["places"][stage]["primary"] or ""), {})
+        driver = home.get("drivers", {}).get(stage)
+        if driver is None or not psutil.pid_exists(driver["pid"]):
             continue
-        for child in psutil.Process(node.pid).children():
-            if stage not in " ".join(child.environ().get("HOLDFAST_STAGE", "").split()):
-                continue
-            if not jvm:
-                return child
-            return next((p for p in child.children(recursive=True) if "java" in p.name()), None)
+        child = psutil.Process(driver["pid"])
+        if not jvm:
+            return child
+        return next((p for p in child.children(recursive=True) if "java" in p.name()), None)
     return None
 
 

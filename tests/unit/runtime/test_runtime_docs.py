@@ -21,6 +21,6 @@ def test_every_setting_is_documented_with_its_default_and_nothing_else_is():
         if fields[name].required:
             assert shown == "(needed)", name
         elif not isinstance(fields[name].default_factory, type(msgspec.NODEFAULT)):
-            assert ast.literal_ast.literal_eval(shown.strip("`")) == fields[name].default_factory(), name
+            assert ast.literal_eval(shown.strip("`")) == fields[name].default_factory(), name
         else:
             assert ast.literal_eval(shown.strip("`")) == fields[name].default, name
