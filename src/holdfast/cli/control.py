@@ -15,6 +15,7 @@ from .runs import JsonOption, Run, RunArgument, find_run, say
 from .watch import cluster_status
 
 LOOK_S = 0.5
+TELL_AGAIN_S = 5.0
 
 
 def drain(
@@ -83,10 +84,13 @@ def stop(
 
 def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
     """Seal an infinite watermark and wait until every stage says that it has finished."""
-    run.ask_all("finish")
     deadline = time.monotonic() + limit_s
+    told = 0.0
     shown: list[str] = []
     while True:
+        if time.monotonic() - told > TELL_AGAIN_S:
+            run.ask("finish", timeout_s=30.0)  # again and again: a node that came back does not know
+            told = time.monotonic()
         waiting = unfinished(run)
         if not waiting:
             return

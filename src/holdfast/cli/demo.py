@@ -60,7 +60,7 @@ def demo(
     file = _example(home)
     options = Options(nodes=nodes, directory=home / "run", standby=standby, restart_s=3.0)
     with until_told() as told:
-        started = start_run(file, options, lambda line: console.print(f"  {line}"))
+        started = start_run(file, options, lambda line: console.print(f"  {line}"), told)
         try:
             report = _show(started, seconds, kills, random.Random(seed), told, console)
         finally:

@@ -1,25 +1,34 @@
 """`holdfast`: one program, one command per task, and one line for every mistake.
 
-A mistake of the user (a flag, a value, a file) ends with exit code 2 and a single line on stderr. Everything else that
-goes wrong keeps its traceback: it is a bug of ours.
+A mistake of the user (a flag, a value, a file) ends with exit code 2 and a single line on stderr; what goes wrong at
+work (a node that does not answer, results that differ) with 1. A bug of ours keeps its traceback.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 import typer
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, InvariantError
 
+from .cluster import node, submit
 from .control import drain, stop
+from .demo import demo
 from .prescribe import prescribe_command
 from .run import run_command
 from .sim import sim
+from .verify import verify
 from .watch import events, status
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("run")(run_command)
+app.command("demo")(demo)
+app.command("verify")(verify)
+app.command("node")(node)
+app.command("submit")(submit)
 app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)
@@ -43,9 +52,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the program and leave with its exit code."""
     try:
         code = app(args=arguments, prog_name="holdfast", standalone_mode=False)
-    except ConfigError as error:
+    except InvariantError:
+        raise
+    except HoldfastError as error:
         print(one_line(error), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
     except Exception as error:
         # The parser's own complaints (unknown flag, missing value) come as exceptions with an exit code.
         code, message = getattr(error, "exit_code", None), getattr(error, "format_message", None)
@@ -54,3 +65,15 @@ def main(arguments: list[str] | None = None) -> None:
         print("error: " + " ".join(message().split()), file=sys.stderr)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def entry() -> NoReturn:
+    """The installed command. Leaves at once: threads of gRPC have nothing more to say that anyone wants to read."""
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)

@@ -26,8 +26,35 @@ from holdfast.prescriber.units import (
 )
 
 
-def _merge(flags: dict[str, object], files: list[str]) -> dict[str, object]:
-    merged: dict[str, object] = {}
+def _from_run(directory: Path, operator: str | None) -> dict[str, object]:
+    """Look at a running pipeline for a few seconds."""
+    from datetime import UTC, datetime
+
+    from holdfast.cli.planning import read_plan
+    from holdfast.cli.runs import read_run
+    from holdfast.cli.story import read_events
+    from holdfast.runtime.measured import look, mtbf_s
+
+    run = read_run(directory)
+    observed = (datetime.now(UTC) - datetime.fromisoformat(run.started)).total_seconds()
+    mtbf = mtbf_s(read_events(directory), len(run.endpoints), observed)
+    found = {m.operator: m for m in look(read_plan(directory), lambda: run.ask_all("status"), mtbf)}
+    chosen = operator or max(found, key=lambda name: found[name].checkpoint_size)
+    if chosen not in found:
+        raise ConfigError(f"operator {chosen!r} took in nothing", hint=f"Measured: {', '.join(sorted(found))}.")
+    Console(stderr=True).print(
+        f"measured on {run.pipeline}/{chosen}: {_told(found[chosen].parameters())}", highlight=False
+    )
+    return dict(found[chosen].parameters())
+
+
+def _told(parameters: dict[str, float]) -> str:
+    show = {"input_rate": lambda v: show_size(v) + "/s", "checkpoint_size": show_size, "churn": lambda v: f"{v:.3g}"}
+    return ", ".join(f"{name} {show.get(name, show_duration)(value)}" for name, value in parameters.items())
+
+
+def _merge(flags: dict[str, object], files: list[str], measured: dict[str, object]) -> dict[str, object]:
+    merged: dict[str, object] = dict(measured)
     for path in files:
         merged.update(read_parameters(path))
     given = {name for name, value in flags.items() if value is not None}
@@ -98,7 +125,13 @@ def prescribe_command(
     churn: Annotated[str | None, typer.Option(help="state rewritten per byte of input (1)")] = None,
     models: Annotated[str, typer.Option(help="published or exact")] = "exact",
     file: Annotated[str | None, typer.Option(help="parameters from a JSON or TOML file")] = None,
-    from_: Annotated[str | None, typer.Option("--from", help="parameters measured on a pipeline, JSON")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", help="measured: a JSON file, or the directory of a run that is looked at now"),
+    ] = None,
+    operator: Annotated[
+        str | None, typer.Option(help="with --from RUN: which operator (the one with most state)")
+    ] = None,
     shards: Annotated[int, typer.Option(help="the query runs as so many shards")] = 1,
     price_network: Annotated[float, typer.Option(help="per MB/s and month")] = 0.0,
     price_cpu: Annotated[float, typer.Option(help="per copy at input rate and month")] = 0.0,
@@ -128,7 +161,9 @@ def prescribe_command(
         raise ConfigError("--out belongs to --sweep")
     if plot is not None and not Path(plot).absolute().parent.is_dir():
         raise ConfigError(f"cannot write {plot}: no such directory")
-    parameters = _merge(flags, [path for path in (from_, file) if path is not None])
+    measured = _from_run(Path(from_), operator) if from_ and Path(from_).is_dir() else {}
+    files = [path for path in (from_ if not measured else None, file) if path is not None]
+    parameters = _merge(flags, files, measured)
     prices = Prices(network=price_network, cpu=price_cpu, storage=price_storage, memory=price_memory)
     rankings = [("", parameters)]
     if what_if:

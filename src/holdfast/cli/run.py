@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -26,14 +28,18 @@ from rich.live import Live
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
+from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.local import LocalNodes
 
 from .control import unfinished
 from .planning import plan_file
 from .runs import RUNS, Run
+from .story import read_events, write_event
 from .watch import cluster_status, status_view
 
 LOOK_S = 1.0
+WARM_LIMIT_S = 600
+SLA_LOOK_S = 5.0
 
 
 class Options(msgspec.Struct, kw_only=True, frozen=True):
@@ -69,7 +75,12 @@ class LocalRun:
         self.nodes.stop()
 
 
-def start_run(file: Path, options: Options, tell: Callable[[str], None] = lambda line: None) -> LocalRun:
+def start_run(
+    file: Path,
+    options: Options,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
     """Plan, start the nodes, and leave `run.json` for the other commands."""
     if options.nodes < 1:
         raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
@@ -77,6 +88,9 @@ def start_run(file: Path, options: Options, tell: Callable[[str], None] = lambda
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
     shutil.copy2(file, directory / "pipeline.py")
+    (directory / "source.txt").write_text(str(file.resolve()))
+    tell("preparing kernels (compiled once on a machine, then loaded)")
+    _warm(directory)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
@@ -96,8 +110,17 @@ def start_run(file: Path, options: Options, tell: Callable[[str], None] = lambda
     )
     (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2))
     tell(f"starting {options.nodes} nodes")
-    nodes.start()
+    nodes.start(told)
     return LocalRun(run, plan, nodes, warnings)
+
+
+def _warm(directory: Path) -> None:
+    """Compile before the nodes start: several that compile the same at once would take several times as long."""
+    command = [sys.executable, "-m", "holdfast.runtime.warm", str(directory / "plan.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WARM_LIMIT_S, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
 
 
 def _make_directory(file: Path, options: Options) -> Path:
@@ -153,6 +176,10 @@ def run_command(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
+    sla: Annotated[
+        str | None, typer.Option(help="Uptime wanted (99.99%): measure, prescribe and apply, again when it changes.")
+    ] = None,
+    mtbf: Annotated[str, typer.Option(help="With --sla: how rarely a node fails, until failures are seen.")] = "30d",
     explain: Annotated[bool, typer.Option("--explain", help="Only show the plan.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON lines instead of a live table.")] = False,
 ) -> None:
@@ -160,6 +187,7 @@ def run_command(
 
     Examples:  holdfast run netmon.py --nodes 4
                holdfast run netmon.py --master spark://host:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --explain
     """
     options = Options(
@@ -173,14 +201,16 @@ def run_command(
         settings=tuple(setting or ()),
     )
     console = Console(stderr=True)
+    wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
     with until_told() as told:
         if explain:
             _explain(file, as_json)
             return
-        started = start_run(file, options, lambda line: console.print(line, highlight=False))
+        started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
         try:
             _tell_start(started, console, as_json)
-            finished = _watch(started, told, console, as_json)
+            guard = _guard(started, *wanted, console) if wanted else None
+            finished = _watch(started, told, console, as_json, guard)
         finally:
             started.stop()
     if not as_json:
@@ -206,7 +236,42 @@ def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
         console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", highlight=False)
 
 
-def _watch(started: LocalRun, told: threading.Event, console: Console, as_json: bool) -> bool:
+def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> Callable[[dict[str, Any]], None]:
+    """Called with every look at the nodes: keeps the operators' settings as the prescriber wants them."""
+    from holdfast.runtime.measured import mtbf_s
+    from holdfast.runtime.sla import SlaWatch
+
+    began = time.monotonic()
+
+    def tune(operator: str, seconds: float) -> None:
+        started.run.ask("tune", {"operator": operator, "capture_period_ms": seconds * 1000})
+
+    def tell(kind: str, text: str, fields: dict[str, Any]) -> None:
+        write_event(started.run.path, kind, text, **fields)
+        console.print(text, highlight=False)
+
+    watch = SlaWatch(started.plan, sla, nodes=len(started.nodes.names), tune=tune, tell=tell)
+    looked = -SLA_LOOK_S
+
+    def look(answers: dict[str, Any]) -> None:
+        nonlocal looked
+        now = time.monotonic()
+        if now - looked < SLA_LOOK_S:
+            return
+        looked = now
+        mtbf = mtbf_s(read_events(started.run.path), len(started.nodes.names), now - began, prior_s)
+        watch.look(answers, mtbf, now)
+
+    return look
+
+
+def _watch(
+    started: LocalRun,
+    told: threading.Event,
+    console: Console,
+    as_json: bool,
+    guard: Callable[[dict[str, Any]], None] | None,
+) -> bool:
     """Show what happens until it has finished (true) or somebody ends it (false)."""
     show = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal and not as_json else None
     if show:
@@ -217,6 +282,8 @@ def _watch(started: LocalRun, told: threading.Event, console: Console, as_json: 
                 status = cluster_status(started.run)
             except HoldfastError:
                 continue
+            if guard:
+                guard(status["nodes"])
             if show:
                 show.update(status_view(started.run.pipeline, status))
             elif as_json:

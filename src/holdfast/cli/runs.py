@@ -1,7 +1,7 @@
 """Find a run by its directory and talk to its nodes: what every command but `run` and `node` begins with.
 
-A run leaves `run.json` in its directory: which nodes there are, where they listen, where the cluster secret is. Any node
-can answer for the cluster, so a call goes to one after the other until one does.
+A run leaves `run.json` in its directory: which nodes there are, where they listen, where the cluster secret is. Any
+node can answer for the cluster, so a call goes to one after the other until one does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ class Run(msgspec.Struct, kw_only=True):
     @property
     def path(self) -> Path:
         return Path(self.dir)
+
+    @property
+    def file(self) -> Path:
+        """The user's file where it lies, if it is still what was planned; else the run's copy of it."""
+        original, copy = Path(self.source), self.path / "pipeline.py"
+        same = original.is_file() and (not copy.exists() or original.read_bytes() == copy.read_bytes())
+        return original if same else copy
 
     @property
     def security(self) -> Security:

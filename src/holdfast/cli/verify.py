@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.plan import Plan
+from holdfast.pipeline.verify import Verdict
 
 from .planning import read_plan
 from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
@@ -22,8 +26,8 @@ VERIFY_LIMIT_S = 3600
 def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """Was anything lost or doubled? Compares what the sinks hold with one Spark batch job over the same input.
 
-    Late rows that were recorded are left out; only windows that have closed are compared, so stop the run with
-    `holdfast stop --finish` first. Exit code 0: equal; 1: not, and it says what is missing or doubled.
+    Late rows that were recorded are left out. The run must have been ended with `holdfast stop --finish`, which closes
+    all windows. Exit code 0: equal; 1: not, and it says what is missing or doubled.
 
     Examples:  holdfast stop --finish && holdfast verify
                holdfast verify holdfast-run/netmon --json
@@ -57,6 +61,37 @@ def verify_run(run: Run) -> dict[str, Any]:
     return told
 
 
+def _check_finished(directory: Path, plan: Plan) -> None:
+    """Has every sink written up to an infinite watermark?"""
+    from holdfast.spark.checkpoint import last_committed, plan_of, source_offsets
+
+    for stage in plan.stages:
+        if stage.kind != "sink":
+            continue
+        checkpoint = directory / "checkpoints" / stage.id
+        last = last_committed(checkpoint)
+        offsets = source_offsets(plan_of(checkpoint, last)) if last >= 0 else []
+        marks = [mark for offset in offsets if offset for _, mark in offset.values()]
+        if not marks or min(marks) < WATERMARK_MAX:
+            raise ConfigError(
+                f"{plan.pipeline} was not finished",
+                detail=f"Sink {stage.id} has not written everything: some windows are still open.",
+                hint="End it with `holdfast stop --finish`, then verify.",
+            )
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    found = msgspec.to_builtins(verdict)
+    return {
+        "holds": verdict.ok,
+        "text": verdict.text(),
+        "rows_in": sum(stage.rows for stage in verdict.stages),
+        "rows_late": sum(stage.late for stage in verdict.stages),
+        "rows_out": sum(sink.comparison.rows_found for sink in verdict.sinks),
+        **found,
+    }
+
+
 def main() -> None:
     from holdfast.pipeline import load
     from holdfast.pipeline.verify import verify as recompute
@@ -65,13 +100,15 @@ def main() -> None:
     directory = Path(sys.argv[1])
     try:
         run = read_run(directory)
-        pipeline = load(Path(run.source))
+        plan = read_plan(directory)
+        _check_finished(directory, plan)
+        pipeline = load(run.file)
         spark = session(f"verify {run.pipeline}", master="local[*]")
-        verdict = recompute(pipeline, read_plan(directory), directory, spark)
+        verdict = recompute(pipeline, plan, directory, spark)
     except HoldfastError as error:
         print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}))
         sys.exit(2)
-    print(json.dumps(verdict.as_json()))
+    print(json.dumps(_as_json(verdict)))
 
 
 if __name__ == "__main__":

@@ -73,15 +73,22 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         primary = place["primary"]
         home = nodes.get((primary or "").partition("#")[0], {})
         if place["stage"]:
-            told = home.get("stages", {}).get(asset, {})
-            row = (told.get("state", "-"), _number(told.get("batch")), _number(told.get("rows_per_second")))
+            last = home.get("drivers", {}).get(asset, {}).get("last") or {}
+            progress = last.get("progress") or {}
+            state = "finished" if asset in home.get("finished", []) else last.get("event", "starting")
             stages.add_row(
-                asset, primary or "-", place["backup"] or "-", str(place["epoch"]), *row, _number(told.get("late"))
+                asset,
+                primary or "-",
+                place["backup"] or "-",
+                str(place["epoch"]),
+                state,
+                *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond", "numLateRows")),
             )
             continue
         told = home.get("units", {}).get(asset, {})
         backup = place["backup"] or (f"({place['joining']})" if place["joining"] else "none")
-        cells = [_number(told.get(name)) for name in ("rows_in", "rows_out", "queued")]
+        queued = sum(q["next"] - q["trimmed"] for q in told.get("outputs", {}).values()) if told else None
+        cells = [_number(value) for value in (told.get("rows_in"), told.get("rows_out"), queued)]
         units.add_row(
             asset,
             primary or "LOST",
@@ -96,7 +103,9 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     if status["silent"]:
         lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
     for name, answer in sorted(nodes.items()):
-        lines.extend(Text(f"{name}: {line}", style="bold red") for line in answer.get("troubles", []))
+        for unit, told in sorted(answer.get("units", {}).items()):
+            if told["failed"]:
+                lines.append(Text(f"{unit} on {name} stands still: {told['failed']}", style="bold red"))
     return Group(*lines)
 
 

@@ -6,6 +6,8 @@ a copy sees it. The copies themselves know nothing of other nodes.
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.core.checkpoint import method_of
 from holdfast.core.copy import Copy
 from holdfast.core.operator import OperatorFactory
@@ -23,7 +25,7 @@ from holdfast.model.topology import Topology
 class Host:
     __slots__ = (
         "config", "copies", "disk_full", "early", "factory", "first_version", "method", "primaries", "record",
-        "seat", "states", "topology",
+        "seat", "states", "topology", "tuned",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -42,6 +44,18 @@ class Host:
         #: Captures that came before the record they belong to: one per unit, the newest.
         self.early: dict[Asset, tuple[Seat, Capture]] = {}
         self.disk_full = False
+        #: Settings of units that differ from the node's.
+        self.tuned: dict[Asset, Config] = {}
+
+    def config_of(self, unit: Asset) -> Config:
+        return self.tuned.get(unit, self.config)
+
+    def tune(self, units: tuple[Asset, ...], capture_period_ns: int) -> None:
+        """Capture these units so often from now on, whether they run here now or later."""
+        for unit in units:
+            self.tuned[unit] = msgspec.structs.replace(self.config, capture_period_ns=capture_period_ns)
+            if unit in self.primaries:
+                self.primaries[unit].config = self.tuned[unit]
 
     # --- the record
 
@@ -131,7 +145,7 @@ class Host:
     def _run(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[unit]
         ready.notes.append(("promoted", unit, self.seat, place.epoch, tuple(copy.positions().values())))
-        primary = Primary(copy, place, self.topology, self.config, self.method, now_ns)
+        primary = Primary(copy, place, self.topology, self.config_of(unit), self.method, now_ns)
         self.primaries[unit] = primary
         primary.on_record(self.record, now_ns, ready)
         primary.on_place(place, now_ns, ready)

@@ -24,6 +24,7 @@ from holdfast.core.ready import (
     StartStage,
     StopStage,
     Tick,
+    Tuned,
     Unreachable,
     WarmStage,
 )
@@ -107,7 +108,7 @@ class Node:
         ready.wake_ns = now_ns + self.config.heartbeat_ns
         return ready
 
-    def step(self, event: Received | Tick | DiskFull | ChildDied | Unreachable, now_ns: int) -> Ready:
+    def step(self, event: Received | Tick | DiskFull | ChildDied | Unreachable | Tuned, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
             message = event.message
@@ -115,6 +116,8 @@ class Node:
                 self.handlers[type(message)](event.source, message, now_ns, ready)
         elif isinstance(event, ChildDied):
             self.dead_children[event.stage] = event.epoch
+        elif isinstance(event, Tuned):
+            self.host.tune(event.units, event.capture_period_ns)
         elif isinstance(event, Unreachable):
             self._on_unreachable(event, now_ns, ready)
         elif isinstance(event, DiskFull):

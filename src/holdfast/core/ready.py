@@ -113,6 +113,13 @@ class Unreachable(msgspec.Struct, frozen=True, array_like=True):
     life: int
 
 
+class Tuned(msgspec.Struct, frozen=True, array_like=True):
+    """The prescriber, or an operator's hand, says how often these units are to be captured."""
+
+    units: tuple[Asset, ...]
+    capture_period_ns: int
+
+
 class Ready:
     """What one step wants done. Filled in by the machine and its parts while the step runs."""
 

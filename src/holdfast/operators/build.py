@@ -25,15 +25,18 @@ WINDOW_TIME = "window_time"
 WINDOW_END = "window_end"
 
 
-def build(plan: OperatorPlan, config: StateConfig | None = None) -> WindowAggregate | CountWindowAggregate | Join:
-    """The operator of one unit. All units of an operator are built alike."""
+def build(
+    plan: OperatorPlan, config: StateConfig | None = None, *, name: str | None = None
+) -> WindowAggregate | CountWindowAggregate | Join:
+    """The operator of one unit, which is its `name`. All units of an operator are built alike."""
     s = plan.settings
+    name = name or plan.name
     if plan.kind == "join":
         sides = [next(i for i in plan.inputs if i.side == side) for side in (0, 1)]
         left, right = (rows_schema(side) for side in sides)
         window = SameWindow(s["same_window"]) if s.get("same_window") else Within(*s["within"])
         return Join(
-            plan.name,
+            name,
             left,
             right,
             times=(_event_time(sides[0]), _event_time(sides[1])),
@@ -47,7 +50,7 @@ def build(plan: OperatorPlan, config: StateConfig | None = None) -> WindowAggreg
     schema = rows_schema(plan.inputs[0])
     if plan.kind == "count_window":
         return CountWindowAggregate(
-            plan.name,
+            name,
             schema,
             window=CountWindow(s["size"], s["step"]),
             by=list(s["by"]),
@@ -58,7 +61,7 @@ def build(plan: OperatorPlan, config: StateConfig | None = None) -> WindowAggreg
     if plan.kind != "aggregate":
         raise ConfigError(f"{plan.name}: no operator of kind {plan.kind!r}")
     return WindowAggregate(
-        plan.name,
+        name,
         schema,
         event_time=_event_time(plan.inputs[0]),
         window=Window(s["size_us"], s["step_us"]),

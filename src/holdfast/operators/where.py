@@ -32,7 +32,6 @@ _COMPARE = {"=": "equal", "==": "equal", "!=": "not_equal", "<>": "not_equal"} |
     ">=": "greater_equal",
 }
 _CALCULATE = {"+": "add_checked", "-": "subtract_checked", "*": "multiply_checked"}
-_WORDS = ("and", "or", "not", "is", "null", "true", "false")
 
 
 def predicate(condition: str, schema: pa.Schema, operator: str) -> Predicate:
@@ -56,15 +55,6 @@ def predicate(condition: str, schema: pa.Schema, operator: str) -> Predicate:
         return found if isinstance(found, pa.Array) else pa.array([found.as_py()] * batch.num_rows, pa.bool_())
 
     return check
-
-
-def columns_of(condition: str) -> set[str]:
-    """Names that a condition uses, whatever they turn out to be."""
-    return {
-        t["quoted"].replace("``", "`") if t["quoted"] else t["word"]
-        for t in _TOKEN.finditer(condition)
-        if t["quoted"] or (t["word"] and t["word"].lower() not in _WORDS)
-    }
 
 
 def _evaluate(tree: Tree) -> Callable[[pa.RecordBatch], Any]:

@@ -23,7 +23,7 @@ _NOT_REPLAYABLE = {
 }
 _STATEFUL = {
     "Aggregate": "a streaming aggregation",
-    "Deduplicate": "dropDuplicates",
+    "Deduplicate": "dropDuplicates or distinct",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "distinct",
     "Intersect": "intersect",

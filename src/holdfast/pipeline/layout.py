@@ -39,7 +39,10 @@ class Branch:
 
     @property
     def event_time(self) -> str:
-        return self.root.event_time if isinstance(self.root, Source) else WINDOW_TIME
+        """A source's own; of an aggregate, `window_time`; of a join, that of its left side."""
+        if isinstance(self.root, Source):
+            return self.root.event_time
+        return branches_of(self.root.left)[0].event_time if isinstance(self.root, JoinOf) else WINDOW_TIME
 
     @property
     def label(self) -> str:
@@ -248,14 +251,9 @@ def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
 
 
 def _check_windowable(operator: Operator, branch: Branch) -> None:
-    """Whether what an operator gives out has an event time that its watermark covers."""
+    """Whether what an operator gives out has an event time. (A join's pairs are as old as their left rows, which may be
+    older than the join's watermark: a unit holds back the watermark it gives out by as much.)"""
     root = branch.root
-    if isinstance(root, JoinOf):
-        raise ConfigError(
-            f"{operator.name}: the result of join {root.name} cannot be windowed or joined again yet",
-            detail="A pair may be as old as the join reaches back, which its watermark does not say.",
-            hint="Write the join's result, and read it again in a pipeline of its own.",
-        )
     if isinstance(root, Aggregate) and root.counted:
         raise ConfigError(
             f"{operator.name}: the result of count windows {root.name} has no event time",

@@ -177,7 +177,7 @@ class Planner:
 
     def _stage(self, stage: Stage) -> StagePlan:
         if stage.kind != "source":
-            event_time = WINDOW_TIME if stage.kind == "between" else ""
+            event_time = stage.branches[0].event_time if stage.kind == "between" else ""
             return StagePlan(
                 id=stage.id, kind=stage.kind, reads=stage.reads, feeds=tuple(stage.feeds), event_time=event_time
             )

@@ -29,9 +29,16 @@ class Decider:
     """`on_measured(scenario, now_ns)` -> a `Decision` when the strategy should change, else None."""
 
     def __init__(
-        self, *, allowed: frozenset[str], hold_ns: int = 600_000_000_000, gain: float = 0.1, rr_max: float | None = None
+        self,
+        *,
+        allowed: frozenset[str],
+        hold_ns: int = 600_000_000_000,
+        gain: float = 0.1,
+        rr_max: float | None = None,
+        copies: int | None = None,
     ) -> None:
         self._allowed = allowed
+        self._copies = copies
         self._hold_ns = hold_ns
         self._gain = gain
         self._rr_max = rr_max
@@ -42,7 +49,7 @@ class Decider:
 
     def on_measured(self, scenario: Scenario, now_ns: int) -> Decision | None:
         """Take one measurement; times must not go back."""
-        found = prescribe(scenario, rr_max=self._rr_max, only=self._allowed)
+        found = prescribe(scenario, rr_max=self._rr_max, only=self._allowed, copies=self._copies)
         ranked = [strategy for strategy in found.strategies if strategy.feasible]
         if not ranked:
             self._candidate = None

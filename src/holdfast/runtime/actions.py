@@ -5,6 +5,7 @@ status    what it runs and holds             finish             stages read to t
 record    the placement record               stop               end this node ({"all": true}: every one)
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the diary from there on   config             the core's settings, for drivers and readers
+tune      {operator, capture_period_ms}: how often its units are captured
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.core.node import Node
+from holdfast.core.ready import Tuned
 from holdfast.errors import HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
-from holdfast.model.plan import Plan
+from holdfast.model.plan import Plan, unit_id
 from holdfast.runtime.rows import batches_of
 from holdfast.runtime.status import status
 
@@ -39,7 +41,7 @@ class Actions:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        names = ("ping", "status", "record", "plan", "events", "config", "drain", "finish", "stop", "submit")
+        names = ("ping", "status", "record", "plan", "events", "config", "drain", "finish", "stop", "submit", "tune")
         return {name: getattr(self, name) for name in names}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -67,6 +69,7 @@ class Actions:
         found["drivers"] = {
             stage: {"epoch": c.epoch, "pid": c.process.pid, "last": c.last} for stage, c in list(children.items())
         }
+        found["finished"] = sorted(process.children.done) if process.children else []
         found["pipeline"] = process.plan.pipeline if process.plan else ""
         found["pid"] = os.getpid()
         found["disk_full"] = bool(process.spill and process.spill.full)
@@ -115,6 +118,18 @@ class Actions:
             self.process.events.write("finish", "The pipeline is told to finish.")
             self.process.children.finish()
         return {"told": [self.process.name, *self._forward("finish", body)]}
+
+    def tune(self, body: dict) -> dict:
+        """Capture an operator's units so often from now on, on every node."""
+        operator, period_ms = str(body["operator"]), float(body["capture_period_ms"])
+        plan = self.process.plan
+        if plan is None or operator not in [o.name for o in plan.operators]:
+            raise InputError(f"no operator is named {operator!r}")
+        if not 1.0 <= period_ms <= 3_600_000.0:
+            raise InputError("a capture period must lie between 1 ms and an hour", detail=f"It is {period_ms} ms.")
+        units = tuple(unit_id(operator, shard) for shard in range(plan.operator(operator).shards))
+        self.process.post(Tuned(units, int(period_ms * 1e6)))
+        return {"told": [self.process.name, *self._forward("tune", body)]}
 
     def stop(self, body: dict) -> dict:
         """End this node; with {"all": true} every node."""

@@ -99,6 +99,8 @@ class Children:
         self.children: dict[Asset, Child] = {}
         self._young_deaths: dict[Asset, int] = {}
         self.finishing = False
+        #: Stages that have said here that everything is through.
+        self.done: set[Asset] = set()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="children", daemon=True).start()
 
@@ -187,7 +189,9 @@ class Children:
             if event == "alive":
                 child.promised = True
                 continue
-            child.finished = child.finished or event == "finished"
+            if event == "finished":
+                child.finished = True
+                self.done.add(child.stage)
             child.last = news
             self._on_news(child.stage, news)
 

@@ -1,6 +1,7 @@
 """Nodes of one run on this machine: start them, watch over them, start again what died, stop them.
 
-`holdfast run`, the demo, benches and tests use it; on several machines a service manager does this job. A node that
+`holdfast run`, the demo, benches and tests use it; on several machines a service manager does this job. Nodes die with
+the process that watches over them, however that ends. A node that
 dies comes back under its name in a new life, after `restart_s`, and joins the ring again.
 """
 
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.runtime import leash
 from holdfast.runtime.security import Security, make_secret
 from holdfast.runtime.transport import Caller
 
@@ -66,18 +68,24 @@ class LocalNodes:
 
     # --- starting
 
-    def start(self) -> None:
+    def start(self, told: threading.Event | None = None) -> None:
+        """All nodes; returns when every one answers, or when `told` to give up."""
         for name in self.names:
             self.start_node(name)
         self._watcher.start()
-        self.wait_until_up()
+        try:
+            self.wait_until_up(told)
+        except BaseException:
+            self.stop()
+            raise
 
     def start_node(self, name: str) -> None:
         home = self.directory / "nodes" / name
         (home / "logs").mkdir(parents=True, exist_ok=True)
         config = home / "node.toml"
         config.write_text(self._config(name))
-        command = [sys.executable, "-m", "holdfast.runtime.node", "--config", str(config)]
+        node = [sys.executable, "-m", "holdfast.runtime.node", "--config", str(config)]
+        command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *node]
         with (home / "logs" / "node.log").open("ab") as log, self._lock:
             if self._closing.is_set():
                 return
@@ -97,12 +105,12 @@ class LocalNodes:
             f"[endpoints]\n{endpoints}\n"
         )
 
-    def wait_until_up(self, limit_s: float = START_LIMIT_S) -> None:
+    def wait_until_up(self, told: threading.Event | None = None, limit_s: float = START_LIMIT_S) -> None:
         """Until every node answers."""
         deadline = time.monotonic() + limit_s
         waiting = list(self.names)
         caller = self.caller()
-        while waiting:
+        while waiting and not (told and told.is_set()):
             for name in list(waiting):
                 process = self.processes[name]
                 if process.poll() is not None and not self.restart_s:

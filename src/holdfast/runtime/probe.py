@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -60,7 +61,7 @@ class Probe:
         record: Record | None = None
         for name in names:
             answer: dict[str, Any] = self._peer.call(name, "status")
-            found = msgspec.msgpack.decode(self._peer.call_raw(name, "record"), type=Record)
+            found = msgspec.msgpack.decode(self._peer.caller.call_raw(name, "record"), type=Record)
             if record is None or found.version > record.version:
                 record = found
             for unit in answer["units"].values():
@@ -83,11 +84,7 @@ class Probe:
         with self._lock:
             for arrivals in self.arrivals.values():
                 times = [a.at for a in arrivals]
-                spans = [
-                    later - sooner
-                    for sooner, later in zip(times, times[1:], strict=False)
-                    if later >= since and sooner <= until
-                ]
+                spans = [later - sooner for sooner, later in pairwise(times) if later >= since and sooner <= until]
                 found.append(max(spans, default=float("nan")))
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.core.election import Standing
@@ -63,8 +64,8 @@ def _unit(node: Node, unit: str) -> dict[str, Any]:
             for q in copy.outputs
         },
         "state_bytes": op.op.state_bytes() if isinstance(op, UnitOperator) else 0,
-        "rows_in": op.figures.rows_in if isinstance(op, UnitOperator) else 0,
-        "rows_out": op.figures.rows_out if isinstance(op, UnitOperator) else 0,
+        **(asdict(op.figures) if isinstance(op, UnitOperator) else {}),
+        "capture_period_ms": node.host.config_of(unit).capture_period_ns / 1e6,
     }
 
 

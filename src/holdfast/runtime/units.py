@@ -36,6 +36,7 @@ class Figures:
     """What an operator has done, for status and metrics."""
 
     rows_in: int = 0
+    bytes_in: int = 0
     rows_out: int = 0
     captures: int = 0
     captured_bytes: int = 0
@@ -125,6 +126,7 @@ class UnitOperator:
                 else:
                     op.process(batch)
         self.figures.rows_in += len(rows)
+        self.figures.bytes_in += sum(batch.nbytes for batch in batches_of(rows))
         return out
 
     def _close(self, watermark: int) -> list[pa.RecordBatch]:

@@ -2,12 +2,18 @@
 
 `operators.warm_up` does it for everything there is; a node needs only what its plan uses, in a fraction of the time
 and memory. Tiny operators of the plan's own kinds, keys and aggregates go through all that an operator does.
+
+`python -m holdfast.runtime.warm plan.json` does it once for a machine: what is compiled stays on disk, and the nodes
+that start afterwards only load it.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -77,3 +83,7 @@ def _values(field: pa.Field, turn: int) -> list[Any]:
 
         return [Decimal(0), None, Decimal(0)]
     return [1, None, 2]
+
+
+if __name__ == "__main__":
+    warm(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan))

@@ -1,0 +1,28 @@
+"""Spark's side of Holdfast: stages that feed operators, sinks that read them, and `format("holdfast")`.
+
+session.py     a SparkSession that makes micro-batches short    checkpoint.py  Spark's checkpoint agrees with the ledger
+child.py       the process of one stage                         roles.py       what it does, by kind of stage
+stage.py       foreachBatch                                     sink.py        format("holdfast") into the user's sink
+collect.py     a micro-batch to Arrow, late rows apart          partial.py     grouped by (pane, key)
+hand_over.py   run a batch, wait until it counts                late.py        late rows, recorded exactly once
+datasource.py  format("holdfast")                               fetch.py       rows of an edge, from whoever has them
+connect.py     the way to the nodes                             reasons.py     why a query failed, in one line
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.spark.datasource import HoldfastDataSource
+
+__all__ = ["HoldfastDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is used: most modules here do without Spark."""
+    if name != "HoldfastDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.spark.datasource import HoldfastDataSource
+
+    return HoldfastDataSource

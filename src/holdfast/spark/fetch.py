@@ -66,8 +66,8 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
         place = record.places.get(piece.unit) if record is not None else None
         if place is not None and place.primary is not None:
             try:
-                with caller.fetch(name_of(place.primary), ticket, timeout=limit_s) as stream:
-                    return [chunk.data for chunk in stream if chunk.data is not None and chunk.data.num_rows]
+                stream = caller.fetch(name_of(place.primary), ticket, timeout=limit_s)
+                return [chunk.data for chunk in stream if chunk.data is not None and chunk.data.num_rows]
             except (HoldfastError, pa.ArrowException, OSError) as error:
                 told = error if isinstance(error, HoldfastError) else told_error(error, name_of(place.primary))
                 if told.what.startswith(("fenced", "trimmed")):

@@ -10,6 +10,8 @@ from holdfast.errors import HoldfastError
 _CLASS = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*([^\n]*)")
 _FILE = re.compile(r"((?:file|hdfs|s3a?|abfss?|gs):/+[^\s,;'\"\]\)]+)")
 _COLUMN = re.compile(r"[Cc]olumns?:? \[?`?([\w.]+)`?\]?")
+#: Last line of a Python worker's stack trace.
+_PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception|Gone|Fenced)\b:? ?.*)$", re.MULTILINE)
 _WRAPPERS = ("STREAM_FAILED", "FAILED_READ_FILE", "FOREACH_BATCH_USER_FUNCTION_ERROR", "UNKNOWN")
 
 
@@ -23,9 +25,11 @@ class Reason:
             self.what, self.detail, self.hint = error.what, error.detail, error.hint
             return
         text = _text(error)
+        python = _PYTHON.findall(text)
         found = [m for m in _CLASS.finditer(text) if not m[1].startswith(_WRAPPERS)] or list(_CLASS.finditer(text))
         files = list(dict.fromkeys(_FILE.findall(text)))
         said = f"[{found[0][1]}] {found[0][2]}" if found else _first(text)
+        said = python[-1] if python else said
         self.kind = found[0][1] if found else self.kind
         self.hint = "Nothing of this batch was handed over; it is tried again."
         if files:
@@ -46,7 +50,7 @@ def _text(error: BaseException) -> str:
     parts = []
     seen: BaseException | None = error
     while seen is not None and len(parts) < 10:
-        parts.append(str(seen))
+        parts.append(str(seen).partition("=== Streaming Query ===")[0])  # the plan that follows names other files
         seen = seen.__cause__ or seen.__context__
     return "\n".join(parts)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+#: With a local master the driver's machine is the only one: workers are started by a daemon of ours.
+_LOCAL = {"spark.python.daemon.module": "holdfast.spark.daemon"}
 #: Every setting that differs from Spark's own, and why.
 DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
@@ -29,6 +31,8 @@ DEFAULTS: dict[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    # a stack that survives a stop in the middle of a batch, and a collector that leaves the cores alone
+    "spark.driver.extraJavaOptions": "-Xss4m -XX:+UseSerialGC",
     "spark.sql.session.timeZone": "UTC",
     # rename instead of checksum files and output streams that sync: see above
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
@@ -86,7 +90,8 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
-    for key, value in {**DEFAULTS, **(conf or {})}.items():
+    ours = DEFAULTS | (_LOCAL if master.startswith("local") else {})
+    for key, value in {**ours, **(conf or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan, StagePlan
@@ -28,12 +29,16 @@ def frames_of(
     spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, consumer: str, epoch: int
 ) -> dict[str, DataFrame]:
     """A streaming DataFrame of each operator that a stage reads."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     from holdfast.spark.datasource import HoldfastDataSource
 
     spark.dataSource.register(HoldfastDataSource)
     frames = {}
     for name in stage.reads:
-        reader = spark.readStream.format("holdfast").option("stream", name).option("run", str(directory))
+        schema = from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(plan.operator(name).output)))
+        reader = spark.readStream.format("holdfast").schema(schema)  # given, or a worker would be started to ask for it
+        reader = reader.option("stream", name).option("run", str(directory))
         reader = reader.option("endpoints", json.dumps(run.endpoints)).option("secret_file", run.secret_file)
         if run.tls:
             reader = reader.option("tls", json.dumps(run.tls))

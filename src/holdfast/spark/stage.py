@@ -83,6 +83,9 @@ class FeedingStage:
         self.end_query()
         if self.failure is None:
             self._seal(final=True)
+            assert self.hand_over is not None
+            # Spark may have been stopped before it noted its last batch, and `verify` goes by Spark's checkpoint
+            checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, self.hand_over.last)
 
     def _process_all(self) -> None:
         assert self.query is not None

@@ -2,7 +2,7 @@
 
     HOLDFAST_DATA=../shared/data holdfast run examples/taxi.py
 
-HOLDFAST_FILE_ROWS: rows of a file, of which a batch reads one (2000); HOLDFAST_BATCH_MS (250); HOLDFAST_ROWS: only so many
+HOLDFAST_FILE_ROWS: rows of a file; a batch reads one (2000); HOLDFAST_BATCH_MS (250); HOLDFAST_ROWS: only so many
 rows (0: all 100,000). The stream ends with the data: `holdfast stop --finish`.
 """
 

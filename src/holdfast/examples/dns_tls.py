@@ -2,7 +2,7 @@
 
     HOLDFAST_DATA=../shared/data holdfast run examples/dns_tls.py
 
-HOLDFAST_FILE_ROWS: rows of a file, of which a batch reads one (1000); HOLDFAST_BATCH_MS (250); HOLDFAST_ROWS: only so many
+HOLDFAST_FILE_ROWS: rows of a file; a batch reads one (1000); HOLDFAST_BATCH_MS (250); HOLDFAST_ROWS: only so many
 rows of each log (0: all). The stream ends with the data: `holdfast stop --finish`.
 """
 

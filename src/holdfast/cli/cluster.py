@@ -1,0 +1,83 @@
+"""`holdfast node` and `holdfast submit`: nodes on machines of their own, and a pipeline for them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from holdfast.runtime.config import load_config
+
+from .planning import plan_file
+from .runs import JsonOption, Run, say
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The node's TOML file; see docs/configuration.md.")]
+
+
+def node(
+    config: ConfigOption,
+    name: Annotated[str | None, typer.Option(help="Name of this node, if not in the file.")] = None,
+    directory: Annotated[
+        str | None, typer.Option("--dir", help="Directory of the pipeline, if not in the file.")
+    ] = None,
+) -> None:
+    """Run one node in the foreground, until it is told to stop. It waits for a pipeline if there is none yet.
+
+    Every node needs the same endpoints and the same secret file; beyond one machine also TLS.
+
+    Examples:  holdfast node --config node.toml
+               holdfast node --config cluster.toml --name n2
+    """
+    from holdfast.runtime.node import main
+
+    arguments = ["--config", str(config)]
+    if name:
+        arguments += ["--name", name]
+    if directory:
+        arguments += ["--dir", directory]
+    raise typer.Exit(main(arguments))
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="Python file that makes the pipeline.")],
+    config: ConfigOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a pipeline here and let the nodes run it.
+
+    The file is sent to the nodes, which run it to find the stages' functions: whoever has the cluster's secret can
+    run code on its machines, as with spark-submit. What it imports must be installed there.
+
+    Examples:  holdfast submit netmon.py --config cluster.toml
+    """
+    settings = load_config(config)
+    directory = Path(settings.dir).resolve()
+    with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
+        plan, warnings = plan_file(file, Path(scratch), query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    run = Run(
+        pipeline=plan.pipeline,
+        source=str(file.resolve()),
+        cwd=os.getcwd(),
+        endpoints=settings.endpoints,
+        secret_file=str(Path(settings.secret_file or directory / "secret").resolve()),
+        tls=settings.tls,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        dir=str(directory),
+    )
+    described = msgspec.json.format(msgspec.json.encode(run), indent=2)
+    files = {"pipeline.py": file.read_text(), "run.json": described.decode()}
+    answer = run.ask("submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout_s=180.0)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "run.json").write_bytes(described)  # for the commands that are called here
+    if as_json:
+        say({"pipeline": plan.pipeline, "query": plan.query, "nodes": answer["told"], "run": str(directory)})
+    else:
+        typer.echo(f"{plan.pipeline} runs on {', '.join(sorted(answer['told']))}; holdfast status {directory}")

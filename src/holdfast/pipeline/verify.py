@@ -1,0 +1,302 @@
+"""The audit: recompute a pipeline's results with plain Spark batch over the same input, and compare with its sinks.
+
+Input: what each stage has read, by its checkpoint, less the late rows it has recorded. Operators: Spark SQL. Sinks: a
+file sink is read through Spark, which honours its `_spark_metadata`; for others the user says how (`result=`). Only
+windows that end by the final watermark are expected: after `stop --finish` those are all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError, InputError
+from holdfast.model.plan import FOREVER_US, Plan
+from holdfast.pipeline.api import Pipeline
+from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
+from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare
+from holdfast.pipeline.frames import apply_steps, combine
+from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Session, Sink
+from holdfast.pipeline.layout import Input, Layout, Stage
+from holdfast.pipeline.planner import Planner
+from holdfast.pipeline.recompute import aggregate, by_arrival, join, timed
+from holdfast.pipeline.replay import batch_frame
+
+
+class StageCount(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage has read."""
+
+    stage: str
+    rows: int
+    late: int
+    #: Rows recorded as late that are not among those read: there must be none.
+    strange: int = 0
+
+
+class SinkVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    sink: str
+    where: str
+    #: Why it could not be compared; "": it was.
+    not_compared: str = ""
+    comparison: Comparison = Comparison()
+
+    @property
+    def ok(self) -> bool:
+        return not self.not_compared and self.comparison.same
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    pipeline: str
+    stages: tuple[StageCount, ...]
+    sinks: tuple[SinkVerdict, ...]
+    #: Doubles were compared within this part of their size.
+    tolerance: float = FLOAT_TOLERANCE
+
+    @property
+    def ok(self) -> bool:
+        return all(s.ok for s in self.sinks) and not any(s.strange for s in self.stages)
+
+    def text(self) -> str:
+        lines = [f"pipeline {self.pipeline}: {'verified' if self.ok else 'NOT VERIFIED'}"]
+        for s in self.stages:
+            strange = f", {s.strange} recorded as late that were never read" if s.strange else ""
+            lines.append(f"  stage {s.stage}: {s.rows:,} rows in, {s.late:,} late{strange}")
+        for sink in self.sinks:
+            c = sink.comparison
+            if sink.not_compared:
+                lines.append(f"  sink {sink.sink}: not compared: {sink.not_compared}")
+                continue
+            counts = f"{c.rows_found:,} rows, {c.rows_expected:,} expected"
+            if c.same:
+                lines.append(f"  sink {sink.sink} ({sink.where}): {counts}: equal, row for row")
+                continue
+            named = ("missing", "doubled", "wrong", "unexpected")
+            what = ", ".join(f"{getattr(c, n):,} {n}" for n in named if getattr(c, n))
+            what = f"at least {what}" if c.more else what
+            lines.append(f"  sink {sink.sink} ({sink.where}): {counts}: {what}")
+            lines += [f"    {example}" for example in c.examples]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"holds": self.ok, "text": self.text(), **msgspec.to_builtins(self)}
+
+
+def verify(
+    pipeline: Pipeline,
+    plan: Plan,
+    run_dir: str | Path,
+    spark: Session,
+    *,
+    watermarks: dict[str, int] | None = None,
+    last_batches: dict[str, int] | None = None,
+) -> Verdict:
+    """Recompute and compare.
+
+    watermarks: final watermark of each source stage in microseconds; one that is not given is finished (infinite).
+    last_batches: Spark's last batch of each source stage that the ledger has; by default what the checkpoint says.
+    """
+    return _Audit(pipeline, plan, Path(run_dir), spark, watermarks or {}, last_batches or {}).run()
+
+
+@dataclass
+class _Audit:
+    pipeline: Pipeline
+    plan: Plan
+    run_dir: Path
+    spark: Session
+    watermarks: dict[str, int]
+    last_batches: dict[str, int]
+    layout: Layout = field(init=False)
+    facts: dict[str, SinkFacts] = field(init=False)
+    counts: dict[str, StageCount] = field(default_factory=dict)
+    stage_rows: dict[str, Frame] = field(default_factory=dict)
+    results: dict[str, Frame] = field(default_factory=dict)
+
+    def run(self) -> Verdict:
+        planner = Planner(self.pipeline, self.spark)
+        now = planner.plan(self.plan.query)
+        if now.operators != self.plan.operators or now.stages != self.plan.stages:
+            raise ConfigError(
+                f"pipeline {self.pipeline.name!r} is not the one that ran",
+                detail="Its file gives another plan now: operators, columns or stages have changed.",
+                hint="Verify with the file that was run; a copy is in the run's directory.",
+            )
+        self.layout, self.facts = planner.layout, planner.sinks
+        sinks = [self._sink(stage) for stage in self.layout.stages.values() if stage.kind == "sink"]
+        for stage in self.layout.stages.values():  # also those that no sink needed
+            if stage.kind == "source":
+                self._stage(stage)
+        return Verdict(pipeline=self.pipeline.name, stages=tuple(self.counts.values()), sinks=tuple(sinks))
+
+    # -- stages ---------------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage) -> Frame:
+        """All rows of a stage, less those recorded as late."""
+        if stage.id not in self.stage_rows:
+            branch = stage.branches[0]
+            if stage.kind == "source":
+                checkpoint = self.run_dir / "checkpoints" / stage.id
+                root = batch_frame(stage.source, self.spark, checkpoint, self.last_batches.get(stage.id))
+            else:
+                root = self._result(branch.root.name or "")
+            rows = apply_steps(root, branch.steps)
+            if stage.kind == "between":
+                rows = timed(rows, branch)
+            self.stage_rows[stage.id] = self._without_late(stage, rows)
+        return self.stage_rows[stage.id]
+
+    def _without_late(self, stage: Stage, rows: Frame) -> Frame:
+        files = sorted(str(p) for p in (self.run_dir / "late" / stage.id).glob("batch=*.parquet"))
+        total = rows.count()
+        if not files:
+            self.counts[stage.id] = StageCount(stage=stage.id, rows=total, late=0)
+            return rows
+        late = self.spark.read.schema(rows.schema).parquet(*files).select(*rows.columns)
+        late_rows = late.count()
+        rest = rows.exceptAll(late)
+        strange = rest.count() - (total - late_rows)
+        self.counts[stage.id] = StageCount(stage=stage.id, rows=total, late=late_rows, strange=strange)
+        return rest
+
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def _watermark(self, name: str) -> int:
+        """Final watermark of an operator: the lowest of what feeds it."""
+        found = []
+        for given in self.layout.operators[name].inputs:
+            stage = self.layout.stages.get(given.source)
+            if stage is not None and stage.kind == "source":
+                found.append(self.watermarks.get(stage.id, FOREVER_US))
+            else:
+                found.append(self._watermark(stage.reads[0] if stage is not None else given.source))
+        return min(found)
+
+    def _result(self, name: str) -> Frame:
+        if name in self.results:
+            return self.results[name]
+        operator = self.layout.operators[name]
+        node = operator.node
+        sides = [self._side([i for i in operator.inputs if i.side == side]) for side in (0, 1)]
+        times = [next((i.branch.event_time for i in operator.inputs if i.side == s), "") for s in (0, 1)]
+        if isinstance(node, JoinOf):
+            rename = next(i.rename for i in self.plan.operator(name).inputs if i.side == 1)
+            result = join(node, sides[0], sides[1], (times[0], times[1]), rename)
+        else:
+            assert isinstance(node, Aggregate)
+            result = aggregate(node, sides[0], times[0], self._watermark(name), self.spark)
+        self.results[name] = result
+        return result
+
+    def _side(self, inputs: list[Input]) -> Frame:
+        """The rows of one side: the union of what feeds it."""
+        whole: Frame = None
+        for given in inputs:
+            stage = self.layout.stages.get(given.source)
+            rows = timed(self._stage(stage) if stage is not None else self._result(given.source), given.branch)
+            whole = rows if whole is None else whole.unionByName(rows)
+        return whole
+
+    # -- sinks ----------------------------------------------------------------------------------------------------
+
+    def _sink(self, stage: Stage) -> SinkVerdict:
+        sink = stage.sink
+        assert sink is not None
+        where = self.facts[stage.id].path or self.facts[stage.id].format
+        reason = self._cannot(stage)
+        if reason:
+            return SinkVerdict(sink=sink.name, where=where, not_compared=reason)
+        made = combine(stage, [self._result(b.root.name or "") for b in stage.branches])
+        expected = as_written(made, sink).persist()
+        try:
+            found = self._content(sink, expected)
+            values = {n for op in self.layout.operators.values() for n in getattr(op.node, "aggs", {})}
+            return SinkVerdict(sink=sink.name, where=where, comparison=compare(expected, found, sink.name, values))
+        finally:
+            expected.unpersist()
+
+    def _cannot(self, stage: Stage) -> str:
+        for name in self._above(list(stage.reads)):
+            operator = self.layout.operators[name]
+            reason = by_arrival(operator)
+            if reason:
+                return reason
+            node = operator.node
+            if isinstance(node, JoinOf) and self._watermark(name) < FOREVER_US:
+                if node.how == "left_outer":
+                    return f"rows of {name} without a partner are known only after the stream is finished"
+                if name not in stage.reads:
+                    return f"windows over join {name} are known only after the stream is finished"
+        sink, facts = stage.sink, self.facts[stage.id]
+        if sink is not None and sink.result is None and facts.format.lower() not in IDEMPOTENT_FILES:
+            return f"what a {facts.format} sink holds is not known; say it with .write(..., result=lambda spark: ...)"
+        return ""
+
+    def _above(self, names: list[str]) -> list[str]:
+        """These operators and all that feed them."""
+        found: dict[str, None] = {}
+        while names:
+            name = names.pop()
+            if name in found:
+                continue
+            found[name] = None
+            for given in self.layout.operators[name].inputs:
+                stage = self.layout.stages.get(given.source)
+                names += stage.reads if stage is not None else [given.source]
+        return list(found)
+
+    def _content(self, sink: Sink, expected: Frame) -> Frame:
+        """What the sink holds."""
+        if sink.result is not None:
+            return sink.result(self.spark)
+        facts = self.facts[sink.name]
+        path = Path(facts.path)
+        if "://" not in facts.path and not path.exists():
+            return self.spark.createDataFrame([], expected.schema)
+        reader = self.spark.read.format(facts.format).schema(expected.schema)
+        for key, value in facts.options.items():
+            if key != "path":
+                reader = reader.option(key, value)
+        return reader.load(facts.path)
+
+
+def as_written(frame: Frame, sink: Sink) -> Frame:
+    """What a user's writer writes of a batch DataFrame: it may select or rename before `writeStream`."""
+    writer = sink.write(_Written(frame))
+    if not isinstance(writer, _Writing):
+        raise InputError(f"{sink.name}: the writer gives no DataStreamWriter")
+    return writer._frame
+
+
+class _Written:
+    """A batch DataFrame that also has `writeStream`: whatever a user's writer does to it is done to the batch."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    @property
+    def writeStream(self) -> _Writing:
+        return _Writing(self._frame)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._frame, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = value(*args, **options)
+            return _Written(result) if type(result) is type(self._frame) else result
+
+        return call
+
+
+class _Writing:
+    """Takes every setting of a DataStreamWriter, and remembers what was to be written."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: self

@@ -1,0 +1,164 @@
+"""Spark's checkpoint is made to agree with the ledger, which is the truth. Files as Spark 4.3 writes them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.model.messages import CommitRecord
+from holdfast.spark import checkpoint
+
+SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1794794162912,"conf":{}}'
+COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def plan(offset: str) -> str:
+    return f"v1\n{SETTINGS}\n{offset}"
+
+
+def commit(spark_batch: int, text: str, batch: int = 0) -> CommitRecord:
+    return CommitRecord(
+        query="q", batch=batch, epoch=1, attempt=1, accepted={0: 0}, watermark=5,
+        offsets=(spark_batch, spark_batch + 1), plan=text,
+    )  # fmt: skip
+
+
+class Files:
+    """A checkpoint directory."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+        checkpoint.claim(path, "s", "q")
+
+    def put(self, name: str, text: str) -> None:
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_text(text)
+
+    def ran(self, last: int, planned: bool = False) -> None:
+        for k in range(last + 1 + planned):
+            self.put(f"offsets/{k}", plan(f'{{"offset":{k}}}'))
+            if k <= last:
+                self.put(f"commits/{k}", COMMITTED)
+
+    def names(self, log: str) -> list[str]:
+        return sorted(p.name for p in (self.path / log).glob("*")) if (self.path / log).exists() else []
+
+    def agree(self, record: CommitRecord | None) -> None:
+        checkpoint.agree(self.path, "s", "q", record)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path / "ck")
+
+
+def test_a_new_checkpoint_gets_the_id_of_its_query_and_keeps_it(tmp_path):
+    checkpoint.agree(tmp_path / "ck", "s", "q", None)
+    found = json.loads((tmp_path / "ck" / "metadata").read_text())
+    assert found == {"id": checkpoint.query_id("q", "s")}
+    checkpoint.agree(tmp_path / "ck", "s", "q", None)
+
+
+@pytest.mark.parametrize(("query", "stage"), [("other", "s"), ("q", "t")])
+def test_a_foreign_query_id_is_an_error_and_nothing_is_reset(files, query, stage):
+    files.ran(2)
+    with pytest.raises(ConfigError) as caught:
+        checkpoint.agree(files.path, stage, query, None)
+    assert caught.value.what == f"stage {stage}: its Spark checkpoint belongs to another query"
+    assert files.names("commits") == ["0", "1", "2"]
+
+
+def test_batches_without_an_owner_are_an_error(files):
+    files.ran(1)
+    (files.path / "metadata").unlink()
+    with pytest.raises(ConfigError, match="does not say whose"):
+        files.agree(None)
+
+
+def test_damaged_metadata_is_an_error_that_names_the_file(files):
+    files.put("metadata", "{")
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        files.agree(None)
+    assert str(files.path / "metadata") in caught.value.detail
+
+
+def test_where_both_agree_nothing_is_touched(files):
+    files.ran(3)
+    before = {p: p.stat().st_mtime_ns for p in files.path.rglob("*") if p.is_file()}
+    files.agree(commit(3, plan('{"offset":3}')))
+    assert {p: p.stat().st_mtime_ns for p in files.path.rglob("*") if p.is_file()} == before
+
+
+def test_a_batch_that_the_ledger_has_and_spark_has_not_committed_is_committed(files):
+    files.ran(2, planned=True)
+    files.agree(commit(3, plan('{"offset":3}')))
+    assert (files.path / "commits" / "3").read_text() == COMMITTED
+
+
+def test_a_batch_that_is_planned_and_does_not_count_is_left_to_run_as_it_was_planned(files):
+    files.ran(2, planned=True)
+    files.agree(commit(2, plan('{"offset":2}')))
+    assert files.names("offsets") == ["0", "1", "2", "3"]
+    assert files.names("commits") == ["0", "1", "2"]
+
+
+def test_a_plan_that_differs_is_rewritten_and_what_was_planned_on_it_goes(files):
+    """An overtaken driver wrote its own plan of batch 3, and even of batch 4."""
+    files.ran(2)
+    files.put("offsets/3", plan('{"offset":33}'))
+    files.put("offsets/4", plan('{"offset":44}'))
+    files.agree(commit(3, plan('{"offset":3}')))
+    assert (files.path / "offsets" / "3").read_text() == plan('{"offset":3}')
+    assert files.names("offsets") == ["0", "1", "2", "3"]
+    assert files.names("commits") == ["0", "1", "2", "3"]
+
+
+def test_a_lost_checkpoint_is_made_again_where_offsets_say_all(tmp_path):
+    checkpoint.agree(tmp_path / "ck", "s", "q", commit(7, plan('{"offset":7}')))
+    assert (tmp_path / "ck" / "offsets" / "7").read_text() == plan('{"offset":7}')
+    assert checkpoint.last_committed(tmp_path / "ck") == 7
+
+
+def test_the_file_sources_list_must_be_there_or_every_file_would_be_read_again(files):
+    files.ran(1)
+    with pytest.raises(ConfigError, match="the list of files it has read is gone"):
+        files.agree(commit(1, plan('{"logOffset":4}')))
+
+
+@pytest.mark.parametrize("name", ["4", "4.compact"])
+def test_the_file_sources_list_may_be_compacted(files, name):
+    files.ran(0)
+    files.put("offsets/1", plan('{"logOffset":4}'))
+    files.put(f"sources/0/{name}", "v1\n")
+    files.agree(commit(1, plan('{"logOffset":4}')))
+    assert checkpoint.last_committed(files.path) == 1
+
+
+def test_spark_is_never_ahead_of_the_ledger(files):
+    files.ran(5)
+    with pytest.raises(ConfigError) as caught:
+        files.agree(commit(3, plan('{"offset":3}')))
+    assert caught.value.what == "stage s: Spark has committed batch 5, the stage's ledger ends at 3"
+    with pytest.raises(ConfigError):
+        files.agree(None)
+
+
+def test_batches_of_the_stages_own_before_the_first_of_sparks_change_nothing(files):
+    files.put("offsets/0", plan('{"offset":0}'))
+    files.agree(commit(-1, "", batch=4))
+    assert files.names("offsets") == ["0"]
+    assert files.names("commits") == []
+
+
+def test_temporary_files_and_checksums_of_spark_are_no_batches(files):
+    files.ran(1)
+    files.put("offsets/.2.abc.tmp", "half")
+    files.put("commits/.1.crc", "x")
+    files.agree(commit(1, plan('{"offset":1}')))
+    assert checkpoint.last_committed(files.path) == 1
+
+
+def test_offsets_of_several_sources_are_read_apart():
+    assert checkpoint.source_offsets(plan('{"offset":1}') + '\n-\n{"a":[1,2]}') == [{"offset": 1}, None, {"a": [1, 2]}]

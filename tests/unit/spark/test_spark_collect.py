@@ -1,0 +1,149 @@
+"""A micro-batch, once collected: lateness, grouping and shards, against the operator itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import InputError
+from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan
+from holdfast.model.topology import Topology
+from holdfast.operators import FOREVER, build
+from holdfast.spark.collect import SKIP_MIN, Adaptive, Collector
+from holdfast.spark.partial import PartialAggregate
+
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [("ts", TIME), ("src", pa.string()), ("b", pa.int64()), ("i", pa.int32()), ("f", pa.float64()), ("d", pa.date32())]
+)
+AGGS = {
+    "n": ["count", None, False], "nb": ["count", "b", False], "sb": ["sum", "b", False], "si": ["sum", "i", False],
+    "sf": ["sum", "f", False], "ab": ["avg", "b", False], "af": ["avg", "f", False], "mi": ["min", "i", False],
+    "md": ["max", "d", False], "mt": ["max", "ts", False],
+}  # fmt: skip
+
+
+def operator(name: str = "w", aggs: dict | None = None, **more) -> OperatorPlan:
+    given = InputPlan(
+        source="s", schema=SCHEMA.serialize().to_pybytes(), by=("src",), event_time="ts", partial=True, **more
+    )
+    settings = {
+        "size_us": 10_000_000, "step_us": 1_000_000, "by": ["src"], "aggs": aggs or AGGS, "overflow": "wrap"
+    }  # fmt: skip
+    return OperatorPlan(
+        name=name, kind="aggregate", shards=3, mode="passive", inputs=(given,), settings=settings, output=b""
+    )
+
+
+def rows(n: int = 5_000, keys: int = 50, seed: int = 1) -> pa.Table:
+    rng = np.random.default_rng(seed)
+
+    def nulls(values, type_):
+        return pa.array(values, type_, mask=rng.random(n) < 0.05)
+
+    columns = {
+        "ts": nulls(rng.integers(-(10**8), 10**8, n), pa.int64()).cast(TIME),
+        "src": nulls([f"k{x}" for x in rng.integers(0, keys, n)], pa.string()),
+        "b": nulls(rng.integers(-(2**62), 2**62, n), pa.int64()),
+        "i": nulls(rng.integers(-(2**31), 2**31 - 1, n), pa.int32()),
+        "f": nulls(rng.normal(size=n), pa.float64()),
+        "d": nulls(rng.integers(0, 20_000, n), pa.int32()).cast(pa.date32()),
+    }
+    return pa.table(columns, schema=SCHEMA)
+
+
+def collector(*operators: OperatorPlan) -> Collector:
+    stage = StagePlan(id="s", kind="source", feeds=tuple((o.name, 0) for o in operators))
+    topology = Topology(units=(), stages=(), readers=())
+    plan = Plan(pipeline="p", query="q", topology=topology, operators=operators, stages=(stage,))
+    return Collector(plan, stage, 1 << 60)
+
+
+def results(plan: OperatorPlan, batches: list[pa.RecordBatch]) -> pa.Table:
+    op = build(plan)
+    for batch in batches:
+        if "pane_start" in batch.schema.names:
+            op.process_partial(batch)
+        else:
+            op.process(batch)
+    return op.on_watermark(FOREVER)
+
+
+def assert_alike(one: pa.Table, other: pa.Table) -> None:
+    assert one.num_rows == other.num_rows
+    for name in one.column_names:
+        a, b = one[name], other[name]
+        if pa.types.is_floating(a.type):
+            assert np.allclose(a.to_numpy(), b.to_numpy(), rtol=1e-9, equal_nan=True), name
+        else:
+            assert a.equals(b), name
+
+
+def test_groups_made_in_arrow_are_what_the_operator_makes_of_the_rows():
+    plan, table = operator(), rows()
+    partial = PartialAggregate(build(plan))
+    assert partial.possible
+    kept = table.filter(table["ts"].is_valid())
+    assert_alike(
+        results(plan, table.combine_chunks().to_batches()), results(plan, partial(kept).combine_chunks().to_batches())
+    )
+
+
+@pytest.mark.parametrize(("function", "column"), [("stddev", "b"), ("min", "f"), ("max", "src"), ("first", "b")])
+def test_what_arrow_does_otherwise_than_spark_goes_as_rows(function, column):
+    plan = operator(aggs={"x": [function, column, False]})
+    made = collector(plan).split(rows(), NEVER_US, None)
+    assert all("pane_start" not in part.schema.names for part in made.parts.values())
+
+
+def test_every_row_is_late_or_crosses_or_has_no_time():
+    plan, table, watermark = operator(), rows(), 10**7
+    made = collector(plan).split(table, watermark, lambda: table)
+    assert made.late is not None
+    times = table["ts"].cast(pa.int64())
+    late = [t for t in times.to_pylist() if t is not None and t < watermark]
+    assert made.late.num_rows == len(late)
+    assert made.without_time == table["ts"].null_count
+    assert made.max_us == max(t for t in times.to_pylist() if t is not None)
+    on_time = table.filter(pa.array([t is not None and t >= watermark for t in times.to_pylist()]))
+    crossed = [b for part in made.parts.values() for b in part.batches]
+    assert_alike(results(plan, on_time.combine_chunks().to_batches()), results(plan, crossed))
+
+
+def test_a_key_goes_to_one_shard():
+    made = collector(operator()).split(rows(), NEVER_US, None)
+    seen: dict = {}
+    for edge, part in made.parts.items():
+        for key in part.table()["src"].to_pylist():
+            assert seen.setdefault(key, edge) == edge
+    assert sorted(made.parts) == ["s>w-0", "s>w-1", "s>w-2"]
+
+
+def test_several_operators_are_fed_from_one_pass():
+    made = collector(operator("w"), operator("v")).split(rows(), NEVER_US, None)
+    assert {edge[:3] for edge in made.parts} == {"s>w", "s>v"}
+
+
+def test_an_empty_batch_has_nothing_to_say():
+    made = collector(operator()).split(rows().slice(0, 0), 5, None)
+    assert (made.rows, made.parts, made.late, made.max_us) == (0, {}, None, NEVER_US)
+
+
+def test_rows_of_another_type_are_refused_and_the_column_named():
+    table = rows().set_column(2, "b", rows()["i"])
+    with pytest.raises(InputError) as caught:
+        collector(operator())._check(table)
+    assert caught.value.detail == "Column 'b' was planned as int64, and is int32 now."
+
+
+def test_grouping_that_does_not_pay_is_left_and_tried_again():
+    adaptive = Adaptive()
+    assert adaptive.wants(1000)
+    assert adaptive.grouped(1000, 400)
+    assert adaptive.wants(1000)
+    assert not adaptive.grouped(1000, 900)
+    assert [adaptive.wants(1000) for _ in range(SKIP_MIN + 1)] == [False] * SKIP_MIN + [True]
+    assert not adaptive.grouped(1000, 900)
+    assert [adaptive.wants(1000) for _ in range(2 * SKIP_MIN + 1)] == [False] * 2 * SKIP_MIN + [True]
+    assert not adaptive.wants(3)
