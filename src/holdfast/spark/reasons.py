@@ -34,7 +34,10 @@ class Reason:
         self.hint = "Nothing of this batch was handed over; it is tried again."
         if files:
             self.what = f"stage {stage}: cannot read {files[0]}"
-            self.hint = "Repair, move or remove that file; the batch is tried again, the other stages keep running."
+            self.hint = (
+                "Put a readable file in its place (one without rows, to leave it out): the batch that has it is planned "
+                "and will be tried again. The other stages keep running."
+            )
         else:
             self.what = f"stage {stage}: its query failed"
         column = _COLUMN.search(text)
