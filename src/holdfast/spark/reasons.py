@@ -35,8 +35,8 @@ class Reason:
         if files:
             self.what = f"stage {stage}: cannot read {files[0]}"
             self.hint = (
-                "Put a readable file in its place (one without rows, to leave it out): the batch that has it is planned "
-                "and will be tried again. The other stages keep running."
+                "Put a readable file in its place (one without rows, to leave it out): the batch that has it is "
+                "planned and will be tried again. The other stages keep running."
             )
         else:
             self.what = f"stage {stage}: its query failed"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import NEVER_US, Plan, StagePlan
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.checks import check_writer
+from holdfast.pipeline.layout import lay_out
 from holdfast.spark.collect import Collector
 from holdfast.spark.hand_over import HandOver, Say
 from holdfast.spark.session import session
@@ -162,15 +164,22 @@ class Writing:
         """The sink's own plan over what is retained now, as a foreign reader, into files of nobody."""
         frame = self.base.frame(0)
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(frame)
-        if str(writer._jwrite.source()).lower() in _FILES:
+        if self._check(writer) in _FILES:
             writer = writer.option("path", str(scratch / "out"))
         else:  # whatever it is, it must not get rows before this driver is the one
             writer = frame.writeStream.foreachBatch(lambda batch, number: batch.toArrow())
         _warm(writer, scratch / "checkpoint", self.base.say)
 
     def start(self, epoch: int) -> bool:
-        frame = self.base.frame(epoch)
-        return self.sink.start(stage_writer(self.base.pipeline, self.base.stage.id)(frame))
+        writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))
+        self._check(writer)
+        return self.sink.start(writer)
+
+    def _check(self, writer: Any) -> str:
+        """The sink's format; an error if the writer sets what is ours to set (checkpointLocation)."""
+        sink = lay_out(self.base.pipeline).stages[self.base.stage.id].sink
+        assert sink is not None
+        return check_writer(writer, sink).format.lower()
 
     def finish(self) -> bool:
         return False  # it ends when what it reads has ended
