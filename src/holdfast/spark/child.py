@@ -35,6 +35,17 @@ ALIVE_S = 1.0
 STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
 
 
+#: What a person reads about an event, in the node's diary.
+_TEXTS = {
+    "ready": "A standby of {stage} is warm after {seconds} s.",
+    "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
+    "late": "{rows} rows of batch {batch} of {stage} came too late.",
+    "waiting": "{stage} waits for {what}. {detail}",
+    "failed": "{what}. {detail}",
+    "finished": "{stage} has read and handed over everything.",
+}
+
+
 class Mouth:
     """Says events on the real stdout, one line each."""
 
@@ -43,6 +54,8 @@ class Mouth:
         self._lock = threading.Lock()
 
     def say(self, event: str, **fields: Any) -> None:
+        if event in _TEXTS:
+            fields["text"] = _TEXTS[event].format(**fields).strip()
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._out.write(json.dumps({"event": event, **fields}, default=str) + "\n")
             self._out.flush()
