@@ -7,19 +7,19 @@ import pytest
 from holdfast.errors import InputError
 from holdfast.spark.reasons import Reason
 
-CORRUPT = """[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted due to stage failure: Task 0 in \
-stage 3.0 failed 1 times, most recent failure: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file \
+CORRUPT = """[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted due to stage failure: Task \
+0 in stage 3.0 failed 1 times, most recent failure: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file \
 file:///data/in/00004.parquet. SQLSTATE: KD001
 Caused by: java.lang.RuntimeException: file:/data/in/00004.parquet is not a Parquet file.
 === Streaming Query ===
 FileSink[file:/data/out]
 """
-CHANGED = """[STREAM_FAILED] Query terminated: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error while \
-reading file file:///data/in/00005.parquet. Data type mismatches when reading Parquet column [bytes]. Expected Spark \
-type bigint, actual Parquet type BINARY. SQLSTATE: KD001
+CHANGED = """[STREAM_FAILED] Query terminated: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error \
+while reading file file:///data/in/00005.parquet. Data type mismatches when reading Parquet column [bytes]. Expected \
+Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001
 """
-PYTHON = """[STREAM_FAILED] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: \
-Traceback (most recent call last):
+PYTHON = """[STREAM_FAILED] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the Python \
+worker: Traceback (most recent call last):
   File "fetch.py", line 80, in fetch
 holdfast.errors.HoldfastError: rows of talkers-1.0 did not come within 60 s
 """
