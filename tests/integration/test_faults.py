@@ -1,4 +1,4 @@
-"""Two of the schedules of `python -m bench faults`, so that every test run kills real processes; the bench runs them all."""
+"""Two of the schedules of `python -m bench faults`: every test run kills real processes, the bench runs them all."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def package_root() -> Path:
 
 
 def package_zip() -> str:
-    """The package as a file that Spark can send to executors. (They must have pyarrow, msgspec and xxhash installed.)"""
+    """The package as a file that Spark sends to executors. (They must have pyarrow, msgspec and xxhash installed.)"""
     target = Path(tempfile.mkdtemp(prefix="holdfast-package-")) / "holdfast.zip"
     root = package_root()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
