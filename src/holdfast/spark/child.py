@@ -35,6 +35,17 @@ ALIVE_S = 1.0
 STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
 
 
+#: What a person reads about an event, in the node's diary.
+_TEXTS = {
+    "ready": "A standby of {stage} is warm after {seconds} s.",
+    "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
+    "late": "{rows} rows of batch {batch} of {stage} came too late.",
+    "waiting": "{stage} waits for {what}. {detail}",
+    "failed": "{what}. {detail}",
+    "finished": "{stage} has read and handed over everything.",
+}
+
+
 class Mouth:
     """Says events on the real stdout, one line each."""
 
@@ -43,6 +54,8 @@ class Mouth:
         self._lock = threading.Lock()
 
     def say(self, event: str, **fields: Any) -> None:
+        if event in _TEXTS:
+            fields["text"] = _TEXTS[event].format(**fields).strip()
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._out.write(json.dumps({"event": event, **fields}, default=str) + "\n")
             self._out.flush()
@@ -121,18 +134,15 @@ class Child:
 
     def _watch(self, role: Any, epoch: int) -> int:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        spoke, finishing = 0.0, False
+        finishing = False
+        threading.Thread(target=self._pulse, args=(role,), name="pulse", daemon=True).start()
         while True:
-            query = role.query
-            active = query.isActive  # fails at once if the JVM is dead
+            active = role.query.isActive  # fails at once if the JVM is dead
             if self.ears.stop.is_set():
                 role.stop()
                 return STOPPED
             if not active:
                 return self._ended(role, epoch)
-            if time.monotonic() - spoke > ALIVE_S:
-                spoke = time.monotonic()
-                self.say("alive")
             if role.is_over():
                 role.stop()
                 self.say("finished", epoch=epoch)
@@ -144,6 +154,14 @@ class Child:
                     return STOPPED
             role.on_idle()
             time.sleep(LOOK_S)
+
+    def _pulse(self, role: Any) -> None:
+        """On a thread of its own: finishing and stopping may take long, and that is no reason to be killed."""
+        with contextlib.suppress(Exception):  # a dead JVM is for `_watch` to find
+            while True:
+                _ = role.query.isActive  # hangs as long as the JVM does
+                self.say("alive")
+                time.sleep(ALIVE_S)
 
     def _ended(self, role: Any, epoch: int) -> int:
         error = role.failure or role.query.exception()
