@@ -32,6 +32,8 @@ DESCRIPTION = "kill -9 and SIGSTOP of every kind of process, over all examples: 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("netmon", "nexmark_q5", "nexmark_q7", "nexmark_q8", "dns_tls", "taxi")
 FAULTS_PER_SEED = 3
+#: Slow enough that rows still flow when the last fault strikes, also where the data is finite.
+PACE = {"HOLDFAST_FILE_ROWS": "400", "HOLDFAST_RATE": "2000", "HOLDFAST_BATCH_MS": "300"}
 START_LIMIT_S = 180.0
 CALM_LIMIT_S = 120.0
 
@@ -63,18 +65,16 @@ def _wait(condition: Callable[[], bool], limit_s: float, what: str) -> None:
 
 def _stage_process(started: LocalRun, kind: str, *, jvm: bool) -> psutil.Process | None:
     """The child process (or its JVM) of a stage of this kind, on the node that the record names."""
-    stages = [s.id for s in started.plan.stages if s.kind == kind]
-    for stage in stages:
-        seat = _record(started)["places"][stage]["primary"]
-        node = started.nodes.processes.get(name_of(seat or ""))
-        if node is None or node.poll() is not None:
+    status = cluster_status(started.run)
+    for stage in (s.id for s in started.plan.stages if s.kind == kind):
+        home = status["nodes"].get(name_of(status["record"]["places"][stage]["primary"] or ""), {})
+        driver = home.get("drivers", {}).get(stage)
+        if driver is None or not psutil.pid_exists(driver["pid"]):
             continue
-        for child in psutil.Process(node.pid).children():
-            if stage not in " ".join(child.environ().get("HOLDFAST_STAGE", "").split()):
-                continue
-            if not jvm:
-                return child
-            return next((p for p in child.children(recursive=True) if "java" in p.name()), None)
+        child = psutil.Process(driver["pid"])
+        if not jvm:
+            return child
+        return next((p for p in child.children(recursive=True) if "java" in p.name()), None)
     return None
 
 
@@ -155,7 +155,7 @@ def schedule(seed: int, scratch: Path) -> dict[str, Any]:
     home = scratch / f"{seed}-{example}"
     home.mkdir()
     os.environ["HOLDFAST_OUT"] = str(home / "out")
-    os.environ["HOLDFAST_WORK"] = str(home / "work")
+    os.environ.update(PACE)
     began = time.monotonic()
     row: dict[str, Any] = {"seed": seed, "example": example, "faults": ", ".join(kinds), "verdict": "", "rows": 0}
     try:

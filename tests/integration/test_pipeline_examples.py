@@ -17,7 +17,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = Path(os.environ.get("HOLDFAST_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")).resolve()
 #: Small and finite: (settings, batches to read, rows that the sink must have at least).
 GENERATED = {
-    "netmon": ({"HOLDFAST_RATE": "1000", "HOLDFAST_BATCH_MS": "3000", "HOLDFAST_ROWS": "20000"}, 8, 1000),
+    "netmon": (
+        {"HOLDFAST_RATE": "1000", "HOLDFAST_BATCH_MS": "3000", "HOLDFAST_ROWS": "20000", "HOLDFAST_LATE_EVERY": "300"},
+        8,
+        1000,
+    ),
     "nexmark_q5": ({"HOLDFAST_RATE": "400", "HOLDFAST_BATCH_MS": "5000", "HOLDFAST_ROWS": "14000"}, 8, 10),
     "nexmark_q7": ({"HOLDFAST_RATE": "400", "HOLDFAST_BATCH_MS": "5000", "HOLDFAST_ROWS": "14000"}, 8, 3),
     "nexmark_q8": ({"HOLDFAST_RATE": "400", "HOLDFAST_BATCH_MS": "5000", "HOLDFAST_ROWS": "14000"}, 8, 50),

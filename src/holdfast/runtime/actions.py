@@ -149,7 +149,7 @@ class Actions:
                     raise InputError("a file outside the pipeline's directory", detail=name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-        self.process.deploy(plan)
+        self.process.deploy_soon(plan)
         return {"told": [self.process.name, *self._forward("submit", body)]}
 
     def _forward(self, action: str, body: dict) -> list[str]:

@@ -75,14 +75,18 @@ class FeedingStage:
     def finish(self) -> None:
         """Read what is there, end the query, seal the final batch."""
         assert self.query is not None
-        reader = threading.Thread(target=self._process_all, name="finish", daemon=True)
-        reader.start()
-        reader.join(FINISH_S_MAX)
-        if reader.is_alive():
-            self.say("waiting", what="the end of the source", detail="It never runs dry: the stage ends where it is.")
+        if not self.stage.endless:
+            reader = threading.Thread(target=self._process_all, name="finish", daemon=True)
+            reader.start()
+            reader.join(FINISH_S_MAX)
+            if reader.is_alive():
+                self.say("waiting", what="the end of the source", detail="It never runs dry: the stage ends here.")
         self.end_query()
         if self.failure is None:
             self._seal(final=True)
+            assert self.hand_over is not None
+            # Spark may have been stopped before it noted its last batch, and `verify` goes by Spark's checkpoint
+            checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, self.hand_over.last)
 
     def _process_all(self) -> None:
         assert self.query is not None
