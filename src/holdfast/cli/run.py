@@ -290,6 +290,7 @@ def _watch(
             elif as_json:
                 typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
             if started.is_finished():
+                write_event(started.run.path, "finished", "Every stage has finished: all is written.")
                 return True
         return False
     finally:

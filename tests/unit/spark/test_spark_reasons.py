@@ -7,7 +7,8 @@ import pytest
 from holdfast.errors import InputError
 from holdfast.spark.reasons import Reason
 
-CORRUPT = """[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted: Task \
+CORRUPT = """\
+[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted due to stage failure: Task \
 0 in stage 3.0 failed 1 times, most recent failure: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file \
 file:///data/in/00004.parquet. SQLSTATE: KD001
 Caused by: java.lang.RuntimeException: file:/data/in/00004.parquet is not a Parquet file.
