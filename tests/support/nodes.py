@@ -139,8 +139,13 @@ class Nodes:
         raise AssertionError(f"waited {seconds} s for {what}\n{self.tail()}")
 
     def wait_up(self, *names: str) -> None:
-        for name in names or self.names:
-            self.until(f"{name} to answer", lambda name=name: self.caller.call(name, "ping", timeout=1)["ready"], 60)
+        def is_up(name: str) -> bool:
+            if self.processes[name].poll() is not None:
+                raise RuntimeError(f"{name} has ended\n{self.tail()}")
+            return self.caller.call(name, "ping", timeout=1)["ready"]
+
+        for name in names or self.names:  # the first time on a machine, kernels are compiled
+            self.until(f"{name} to answer", lambda name=name: is_up(name), 240)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         path = self.dir / "nodes" / name / "events.jsonl"

@@ -153,9 +153,11 @@ class NodeProcess:
 
     def _deploy(self, plan: Plan) -> None:
         from holdfast.runtime.units import Factory
-        from holdfast.runtime.warm import warm
+        from holdfast.runtime.warm import is_cold, warm
 
         began = time.monotonic()
+        if is_cold(plan):
+            self.events.write("compiling", "Kernels are compiled: once on a machine, and it may take a minute.")
         kinds = warm(plan)
         settle()
         warmed_s = time.monotonic() - began
