@@ -122,6 +122,10 @@ class Host:
             raise InvariantError("a copy without an image is named", detail=f"{unit} on {self.seat}: {place}")
 
     def _promote(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        if self.copies[unit].hollow:
+            raise InvariantError(
+                "an image that was lost in a failed paste would run", detail=f"{unit} on {self.seat}: {place}"
+            )
         self.copies[unit].promote(now_ns + self.config.lease_ns)
         self._run(unit, place, now_ns, ready)
 

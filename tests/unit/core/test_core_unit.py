@@ -13,7 +13,7 @@ from holdfast.core.host import Host
 from holdfast.core.reader import Reader
 from holdfast.core.ready import TICK, Ready, Received
 from holdfast.core.roles import TRANSITIONS, Action, Role, State
-from holdfast.errors import InvariantError
+from holdfast.errors import InvariantError, MemoryLimitError
 from holdfast.model import messages as m
 from holdfast.model.block import batch_block, unit_block
 from holdfast.model.config import MS, Config
@@ -217,6 +217,35 @@ def test_a_capture_that_does_not_fit_asks_for_a_whole_one():
     made, ready = host("c#1", place(1, joining="c#1")), Ready()
     made.on_capture("a#1", capture(whole=False), ready)
     assert [x.fits for _, x in ready.send] == [False]
+
+
+def test_an_image_that_a_failed_paste_has_emptied_never_runs():
+    """The state engine forgets everything when a paste fails; positions of the copy stay where they were."""
+
+    class Full(WindowSum):
+        full = True
+
+        def paste(self, state, whole):
+            if self.full:
+                raise MemoryLimitError("no room")
+            super().paste(state, whole)
+
+    def backup() -> Host:
+        made, ready = Host("b#1", ONE, CONFIG, lambda spec: Full(spec, 10, Costs(), Meter())), Ready()
+        made.on_record(record(1, place()), 0, ready)
+        made.on_capture("a#1", capture(), ready)
+        assert ready.send == []
+        assert ready.notes[-1][0] == "paste-failed"
+        return made
+
+    made, ready = backup(), Ready()
+    made.on_record(record(2, place(2, joining="c#1")), 0, ready)  # it may wait for the next capture
+    with pytest.raises(InvariantError, match="failed paste"):
+        made.on_record(record(3, place(3, primary="b#1", backup=None, epoch=2)), 0, ready)
+    made, Full.full = backup(), False
+    made.on_capture("a#1", capture(), ready)
+    made.on_record(record(2, place(2, primary="b#1", backup=None, epoch=2)), 0, ready)
+    assert made.primaries["u0"].epoch == 2
 
 
 def test_a_capture_that_comes_before_its_record_waits_for_it():
