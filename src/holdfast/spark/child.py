@@ -121,7 +121,8 @@ class Child:
 
     def _watch(self, role: Any, epoch: int) -> int:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        spoke, finishing = 0.0, False
+        threading.Thread(target=self._breathe, args=(role.query,), name="alive", daemon=True).start()
+        finishing = False
         while True:
             query = role.query
             active = query.isActive  # fails at once if the JVM is dead
@@ -130,9 +131,6 @@ class Child:
                 return STOPPED
             if not active:
                 return self._ended(role, epoch)
-            if time.monotonic() - spoke > ALIVE_S:
-                spoke = time.monotonic()
-                self.say("alive")
             if role.is_over():
                 role.stop()
                 self.say("finished", epoch=epoch)
@@ -144,6 +142,14 @@ class Child:
                     return STOPPED
             role.on_idle()
             time.sleep(LOOK_S)
+
+    def _breathe(self, query: Any) -> None:
+        """Say that the JVM answers, also while the other thread waits for a batch of the stage's own or for the end."""
+        with contextlib.suppress(Exception):  # a JVM that is dead is found by whoever asks it next
+            while True:
+                _ = query.isActive
+                self.say("alive")
+                time.sleep(ALIVE_S)
 
     def _ended(self, role: Any, epoch: int) -> int:
         error = role.failure or role.query.exception()
