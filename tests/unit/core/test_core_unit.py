@@ -284,6 +284,34 @@ def test_a_full_holder_turns_a_stage_away():
     assert ready.send[0][1].reason == "full"
 
 
+def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
+    config = Config(queue_memory_max=2)
+    made = Host("a#1", ONE, config, op)
+    made.on_record(record(1, place()), 0, Ready())
+    for i in range(4):
+        feed(made.copies["u0"], "s0>u0", 2 * i, [], 10 * i + 10, i)
+    ready = Ready()
+    made.primaries["u0"].pump(0, ready)
+    queue = made.copies["u0"].outputs[0]
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
+    image, ready = Host("b#1", ONE, config, op), Ready()
+    image.on_record(record(1, place()), 0, ready)
+    rounds = Rounds(made.copies["u0"], 1, 0)
+    rounds.retarget(("b#1",), "b#1", 1)
+    taken = rounds.begin(made.copies["u0"], ("b#1",), method_of(config), 0)["b#1"]
+    image.on_capture("a#1", taken, ready)
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
+    ready = Ready()
+    image.on_record(record(2, place(2, backup=None)), 0, ready)
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 0)]
+    ready = Ready()
+    ask = m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=4, ack=4)
+    made.on_subscribe("r0", ask, 0, ready)
+    made.on_subscribe("r0", ask, 0, ready)
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 2)]
+    assert queue.spilled == 0
+
+
 # --- streams
 
 
