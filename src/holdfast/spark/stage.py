@@ -41,7 +41,10 @@ class FeedingStage:
         self.plan = plan
         self.stage = stage
         self.checkpoint = directory / "checkpoints" / stage.id
-        self.late_directories = [directory / "late" / stage.id, *([Path(stage.late_to)] if stage.late_to else [])]
+        #: Of this stage alone: batches of another have the same numbers.
+        self.late_directories = [directory / "late" / stage.id]
+        if stage.late_to:
+            self.late_directories.append(Path(stage.late_to) / stage.id)
         self.collector = collector
         self.say = say
         self.query: StreamingQuery | None = None

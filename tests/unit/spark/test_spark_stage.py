@@ -82,3 +82,14 @@ def test_a_batch_that_was_turned_away_because_of_finish_is_no_failure(stage):
     stage.query.error = RuntimeError("foreachBatch raised Stopped")
     stage.finish()
     assert stage.hand_over.finals == [True]
+
+
+def test_two_stages_may_record_late_rows_in_one_place(tmp_path):
+    """Their batches have the same numbers, and each drops what it takes for its own attempts."""
+
+    def directories(name: str) -> set:
+        plan = StagePlan(id=name, kind="source", late_to=str(tmp_path / "late"))
+        made = FeedingStage(SimpleNamespace(), plan, tmp_path / "run", None, print)  # pyright: ignore[reportArgumentType]
+        return set(made.late_directories)
+
+    assert len(directories("a") | directories("b")) == 4
