@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,23 +150,28 @@ class Actions:
                     raise InputError("a file outside the pipeline's directory", detail=name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-        self.process.deploy(plan)
-        return {"told": [self.process.name, *self._forward("submit", body)]}
+        # at the same time: at its first start each node waits until all the others are there
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(self._forward, "submit", body)
+            self.process.deploy(plan)
+            return {"told": [self.process.name, *told.result()]}
 
     def _forward(self, action: str, body: dict) -> list[str]:
         """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""
         if body.get("forwarded"):
             return []
-        told = []
-        for name in sorted(self.process.config.endpoints):
-            if name == self.process.name:
-                continue
+        others = [name for name in sorted(self.process.config.endpoints) if name != self.process.name]
+
+        def tell(name: str) -> str | None:
             try:
-                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=30)
-                told.append(name)
+                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=60)
+                return name
             except HoldfastError as error:
                 self.process.events.write("untold", f"{name} could not be told to {action}: {error}", peer=name)
-        return told
+                return None
+
+        with ThreadPoolExecutor(max(1, len(others))) as pool:
+            return [name for name in pool.map(tell, others) if name]
 
     # --- rows
 

@@ -384,7 +384,7 @@ class NodeProcess:
 def _is_known(message: m.Message, node: Node) -> bool:
     """Does it speak of things that this pipeline has? The core may rely on it."""
     topology = node.topology
-    if isinstance(message, m.Subscribe | m.Data | m.Trimmed):
+    if isinstance(message, m.Subscribe | m.Data):
         return message.edge in topology.consumers
     if isinstance(message, m.Capture | m.Pasted):
         return message.unit in topology.unit

@@ -85,7 +85,8 @@ class Server(flight.FlightServerBase):
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         who: _Who = context.get_middleware("who")
         out: Outgoing | None = None
-        self.open.wait(30)
+        if not self.open.wait(30):
+            raise flight.FlightUnavailableError("this node is not ready yet")  # it would speak without its own name
         writer.write_metadata(WELCOME)
         if who.kind == GUEST:
             out = Outgoing(who.address, self.source, writer.write_metadata, self._on_trouble)
