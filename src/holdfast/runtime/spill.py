@@ -62,7 +62,7 @@ class Segment:
 
 
 class SpillStore:
-    """The spill files of one node. Used by the outbox, and by whoever tries again after the disk was full."""
+    """The spill files of one node."""
 
     def __init__(self, directory: Path, find: Find, on_full: Callable[[bool, str], None]) -> None:
         self.directory = directory
