@@ -39,7 +39,8 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "based", "consumed_since", "failed", "inboxes", "inputs", "op", "outputs", "pasted", "spec", "watermark",
+        "based", "consumed_since", "failed", "hollow", "inboxes", "inputs", "op", "outputs", "pasted", "spec",
+        "watermark",
     )  # fmt: skip
 
     def __init__(self, spec: UnitSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -47,6 +48,8 @@ class Copy:
         self.op = op
         #: False for a joining copy that waits for its first whole capture.
         self.based = based
+        #: A paste failed half-way: the operator's state is of no position, and only a whole capture makes it good.
+        self.hollow = False
         self.inboxes: dict[Edge, Inbox] = {e: Inbox(e, based) for e in spec.inputs if topology.is_stage_edge(e)}
         self.inputs = [Input(edge, self.inboxes.get(edge)) for edge in sorted(spec.inputs)]
         self.outputs = [
@@ -130,7 +133,9 @@ class Copy:
 
     def paste(self, capture: Capture) -> list[tuple[Edge, Block]]:
         """Bring this image to where the capture was taken; returns blocks that a whole capture let it seal."""
+        self.hollow = True
         self.op.paste(capture.state, capture.whole)
+        self.hollow = False
         sealed: list[tuple[Edge, Block]] = []
         for i in self.inputs:
             i.position = capture.to[i.edge]

@@ -11,8 +11,8 @@ import msgspec
 from holdfast.core.checkpoint import method_of
 from holdfast.core.copy import Copy
 from holdfast.core.operator import OperatorFactory
-from holdfast.core.primary import Primary
-from holdfast.core.ready import Ready
+from holdfast.core.primary import Primary, spill
+from holdfast.core.ready import Ready, Spill
 from holdfast.core.roles import TRANSITIONS, Action, State, role_of
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model.config import Config
@@ -99,6 +99,7 @@ class Host:
                     self._run(unit, place, now_ns, ready)
             case Action.JOIN | Action.REJOIN:
                 self.primaries.pop(unit, None)
+                self._unspill(unit, ready)
                 self.copies[unit] = self._new_copy(unit, based=False)
                 ready.notes.append(("joining", unit, self.seat, place.since))
             case Action.KEEP:
@@ -114,6 +115,7 @@ class Host:
                 ready.notes.append(("demoted", unit, self.seat, place.epoch))
             case Action.DROP:
                 self.primaries.pop(unit, None)
+                self._unspill(unit, ready)
                 self.copies.pop(unit, None)
                 ready.notes.append(("dropped", unit, self.seat, place.epoch))
 
@@ -122,6 +124,10 @@ class Host:
             raise InvariantError("a copy without an image is named", detail=f"{unit} on {self.seat}: {place}")
 
     def _promote(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        if self.copies[unit].hollow:
+            raise InvariantError(
+                "an image that was lost in a failed paste would run", detail=f"{unit} on {self.seat}: {place}"
+            )
         self.copies[unit].promote(now_ns + self.config.lease_ns)
         self._run(unit, place, now_ns, ready)
 
@@ -134,6 +140,12 @@ class Host:
             raise InvariantError("a primary missed an epoch of its own", detail=f"{unit} on {self.seat}: {place}")
         self.copies[unit].demote()  # it handed over, missed that it was backup, and is primary again
         self._promote(unit, place, now_ns, ready)
+
+    def _unspill(self, unit: Asset, ready: Ready) -> None:
+        """A copy goes: so do its files."""
+        for queue in self.copies[unit].outputs if unit in self.copies else ():
+            if queue.spilled_to:
+                ready.apply.append(Spill(edge=queue.edge, trimmed=queue.next, to=0))
 
     def _new_copy(self, unit: Asset, *, based: bool) -> Copy:
         spec = self.topology.unit[unit]
@@ -193,6 +205,7 @@ class Host:
                     return
                 for edge, block in sealed:
                     ready.notes.append(("sealed", message.unit, edge, self.seat, block))
+                spill(copy, ready)  # an image's queues are bounded as its primary's are
             ready.notes.append(("pasted" if fits else "misfit", message.unit, self.seat, *number, message.whole))
         elif not fits:
             return  # an old round that was overtaken

@@ -19,6 +19,15 @@ from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
 
 
+def spill(copy: Copy, ready: Ready) -> None:
+    """Say what of a copy's output is on disk: also, once, that nothing is any more, so that its files can go."""
+    for queue in copy.outputs:
+        if queue.spilled_to:
+            ready.apply.append(Spill(edge=queue.edge, trimmed=queue.trimmed, to=queue.spilled_to))
+            if not queue.spilled:
+                queue.spilled_to = 0
+
+
 class Primary:
     __slots__ = (
         "config", "copy", "epoch", "feeds", "frozen", "method", "place", "producers", "rounds",
@@ -96,16 +105,11 @@ class Primary:
         if made:
             for (edge, _), tap in self.taps.items():
                 tap.flush(self._queue(edge), self.epoch, ready)
-            self._spill(ready)
+            spill(self.copy, ready)
         if not self.rounds.waiting and self.copy.consumed_since >= self.config.retained_soft_max:
             self.protect(now_ns, ready)
         if not self.place.targets:
             self._acknowledge(self.copy.positions(), None, now_ns, ready)
-
-    def _spill(self, ready: Ready) -> None:
-        for queue in self.copy.outputs:
-            if queue.spilled:
-                ready.apply.append(Spill(edge=queue.edge, trimmed=queue.trimmed, to=queue.spilled_to))
 
     def _queue(self, edge: Edge) -> OutputQueue:
         return next(q for q in self.copy.outputs if q.edge == edge)
@@ -131,7 +135,7 @@ class Primary:
         freed = queue.ack(message.consumer, message.ack)
         if freed:
             ready.notes.append(("trimmed", self.id, message.edge, queue.trimmed))
-            self._spill(ready)
+            spill(self.copy, ready)
         tap.flush(queue, self.epoch, ready)
         if freed:
             self.pump(now_ns, ready)  # there may be room again
@@ -183,6 +187,7 @@ class Primary:
             for consumer in queue.lapse(now_ns):
                 self.taps.pop((queue.edge, consumer), None)
                 ready.notes.append(("lapsed", self.id, queue.edge, consumer, queue.trimmed))
+                spill(self.copy, ready)
         self.protect(now_ns, ready)
         self.pump(now_ns, ready)
 

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,16 +157,19 @@ class Actions:
         """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""
         if body.get("forwarded"):
             return []
-        told = []
-        for name in sorted(self.process.config.endpoints):
-            if name == self.process.name:
-                continue
+        timeout_s = 60.0 if action == "submit" else 10.0  # only that one waits for anything
+        others = [name for name in sorted(self.process.config.endpoints) if name != self.process.name]
+
+        def tell(name: str) -> str | None:
             try:
-                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=30)
-                told.append(name)
+                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout_s)
+                return name
             except HoldfastError as error:
                 self.process.events.write("untold", f"{name} could not be told to {action}: {error}", peer=name)
-        return told
+                return None
+
+        with ThreadPoolExecutor(max(1, len(others))) as pool:
+            return [name for name in pool.map(tell, others) if name]
 
     # --- rows
 

@@ -26,6 +26,7 @@ from holdfast.runtime.events import EventLog
 
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0
+SPAWN_RETRY_S = 2.0
 FENCED = 3
 DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
 
@@ -98,6 +99,9 @@ class Children:
         self._lock = threading.RLock()
         self.children: dict[Asset, Child] = {}
         self._young_deaths: dict[Asset, int] = {}
+        #: Stages that shall stand by here; and those of them that want a new process.
+        self._warm: set[Asset] = set()
+        self._again: set[Asset] = set()
         self.finishing = False
         #: Stages that have said here that everything is through.
         self.done: set[Asset] = set()
@@ -108,6 +112,7 @@ class Children:
 
     def start(self, stage: Asset, epoch: int) -> None:
         with self._lock:
+            self._warm.discard(stage)
             child = self.children.get(stage)
             if child is not None and child.epoch == WARM and child.process.poll() is None:
                 child.epoch = epoch
@@ -117,11 +122,13 @@ class Children:
                 if child is not None:
                     self._stop(child)
                 self._spawn(stage, epoch)
-            if self.finishing:
-                self.children[stage].tell({"finish": True})
+            started = self.children.get(stage)
+            if self.finishing and started is not None:
+                started.tell({"finish": True})
 
     def warm(self, stage: Asset) -> None:
         with self._lock:
+            self._warm.add(stage)
             child = self.children.get(stage)
             if child is not None:
                 self._stop(child)
@@ -129,6 +136,8 @@ class Children:
 
     def stop(self, stage: Asset, epoch: int) -> None:
         with self._lock:
+            if epoch == WARM:
+                self._warm.discard(stage)
             child = self.children.get(stage)
             if child is not None and child.epoch == epoch:
                 self._stop(child)
@@ -163,7 +172,14 @@ class Children:
         order = self._order(stage, None if epoch == WARM else epoch)
         what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
         self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
-        child = Child(stage, epoch, self._command, order, self._logs / f"{stage}.log")
+        try:
+            child = Child(stage, epoch, self._command, order, self._logs / f"{stage}.log")
+        except OSError as error:  # no memory or no files left: the node goes on, and so must the stage
+            self.children.pop(stage, None)
+            text = f"The driver of {stage} cannot be started: {error}."
+            self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM)
+            threading.Timer(SPAWN_RETRY_S, self._report, (stage, epoch)).start()
+            return
         self.children[stage] = child
         threading.Thread(target=self._follow, args=(child,), name=f"child-{stage}", daemon=True).start()
 
@@ -171,7 +187,7 @@ class Children:
         """Told to stop, and killed if it does not. The node does not wait for it: a fenced driver does no harm."""
         child.told_to_stop = True
         child.tell({"stop": True})
-        threading.Timer(STOP_GRACE_S, child.kill).start()
+        threading.Timer(STOP_GRACE_S, lambda: child.process.poll() is None and child.kill()).start()
 
     def _listen(self, child: Child) -> None:
         pipe = child.process.stdout
@@ -233,18 +249,21 @@ class Children:
         if self._closed.is_set():
             return
         if epoch == WARM:
-            with self._lock:
-                if stage not in self.children:
-                    self._spawn(stage, WARM)
+            self._again.add(stage)
         else:
             self._on_died(stage, epoch)
 
     def _watch(self) -> None:
-        """Find children that are stopped or silent."""
+        """Find children that are stopped or silent; start those that stand by again."""
         stopped: dict[int, float] = {}
         while not self._closed.wait(min(1.0, self._silence_s / 4)):
             now = time.monotonic()
             with self._lock:
+                # here and not where its death was heard: the kernel kills a process with the *thread* that started it
+                while self._again:
+                    stage = self._again.pop()
+                    if stage in self._warm and stage not in self.children:
+                        self._spawn(stage, WARM)
                 children = list(self.children.values())
             for child in children:
                 pid = child.process.pid

@@ -21,6 +21,7 @@ from holdfast.core.ready import TICK, Effect, Note, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
+from holdfast.runtime.links import key_of
 
 T = TypeVar("T")
 
@@ -69,7 +70,9 @@ class MachineLoop:
         self._on_step = on_step
         self._on_crash = on_crash
         self._urgent: deque[Any] = deque()
-        self._queue: deque[Any] = deque()
+        #: Rows that wait. What is sent again while it still waits takes the place of the older one: a long step must
+        #: not fill the memory with repetitions.
+        self._queue: dict[object, Received] = {}
         self._wanted = threading.Condition(threading.Lock())
         self._outbox: deque[Ready] = deque()
         self._leaving = threading.Condition(threading.Lock())
@@ -100,7 +103,10 @@ class MachineLoop:
 
     def received(self, source: Address, message: m.Message) -> None:
         with self._wanted:
-            (self._queue if type(message) in _HEAVY else self._urgent).append(Received(source, message))
+            if type(message) in _HEAVY:
+                self._queue[(source, key_of("", message))] = Received(source, message)
+            else:
+                self._urgent.append(Received(source, message))
             self._wanted.notify()
 
     def post(self, event: Any) -> None:
@@ -161,7 +167,7 @@ class MachineLoop:
                         self._wake_ns = 0
                         return TICK
                 if self._queue:
-                    return self._queue.popleft()
+                    return self._queue.pop(next(iter(self._queue)))
                 self._wanted.wait(wait_s)
         return None
 
@@ -189,7 +195,7 @@ class MachineLoop:
         self._stopped = True
         self.busy_since_ns = 0
         with self._wanted:
-            waiting = [e for e in (*self._urgent, *self._queue) if isinstance(e, _Question)]
+            waiting = [e for e in self._urgent if isinstance(e, _Question)]
         for question in waiting:
             question.error = LoopStopped(f"{self.name} has stopped", detail=repr(error))
             question.done.set()

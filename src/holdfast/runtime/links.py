@@ -126,9 +126,9 @@ class Outgoing:
                 self.bytes += len(raw)
             except (pa.ArrowException, OSError, StopIteration):
                 self.dropped += 1  # the stream is gone: whatever mattered will be said again
-            except HoldfastError as error:
+            except Exception as error:  # of one message: it must not silence this peer for good
                 self.dropped += 1
-                self._on_trouble("unsendable", self.name, str(error))
+                self._on_trouble("unsendable", self.name, str(error) or repr(error))
 
 
 class Link:

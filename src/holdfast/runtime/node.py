@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
@@ -78,6 +79,7 @@ class NodeProcess:
         self._heard: dict[Name, float] = {}
         self._late: dict[Asset, int] = {}
         self._links: dict[Name, Link] = {}
+        self._spills: queue.SimpleQueue[Spill] = queue.SimpleQueue()
         self._stop_metrics = lambda: None
         host, port = host_port(config.endpoints[self.name], self.name)
         check_listen(config.listen or host, self.security, config.insecure)
@@ -221,7 +223,7 @@ class NodeProcess:
         )
         self.loop.start(first)
         self.pulse.start()
-        threading.Thread(target=self._retry_spill, name="spill-retry", daemon=True).start()
+        threading.Thread(target=self._write_spills, name="spill", daemon=True).start()
         self.server.open.set()
 
     def _wait_for_others(self) -> None:
@@ -331,7 +333,7 @@ class NodeProcess:
             case StopStage():
                 children.stop(effect.stage, effect.epoch)
             case Spill():
-                spill.on_spill(effect)
+                self._spills.put(effect)  # heartbeats leave by this thread: it must not wait for that disk
 
     def _order(self, stage: Asset, epoch: int | None) -> dict[str, Any]:
         """The first line that a stage's process reads."""
@@ -378,10 +380,20 @@ class NodeProcess:
     def _on_journal_full(self, text: str) -> None:
         self.events.limited("journal", 5.0, "disk-full", text)
 
-    def _retry_spill(self) -> None:
-        while not self.done.wait(SPILL_RETRY_S):
-            if self.spill is not None and self.spill.full:
-                self.spill.retry()
+    def _write_spills(self) -> None:
+        """On a thread of its own: what the core wants spilled, and again what a full disk did not take."""
+        while not self.done.is_set() and self.spill is not None:
+            try:
+                self.spill.on_spill(self._spills.get(timeout=SPILL_RETRY_S))
+            except queue.Empty:
+                if self.spill.full:
+                    self._try_spill_again(self.spill)
+            except (HoldfastError, OSError) as error:  # a loop too busy to be asked, say: the next effect repeats it
+                self.events.limited("spill", 5.0, "spill-late", f"Output could not be spilled yet: {error}")
+
+    def _try_spill_again(self, spill: SpillStore) -> None:
+        with contextlib.suppress(HoldfastError):
+            spill.retry()
 
     # --- figures
 
@@ -404,7 +416,7 @@ class NodeProcess:
 def _is_known(message: m.Message, node: Node) -> bool:
     """Does it speak of things that this pipeline has? The core may rely on it."""
     topology = node.topology
-    if isinstance(message, m.Subscribe | m.Data | m.Trimmed):
+    if isinstance(message, m.Subscribe | m.Data):
         return message.edge in topology.consumers
     if isinstance(message, m.Capture | m.Pasted):
         return message.unit in topology.unit

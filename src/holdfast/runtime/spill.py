@@ -21,6 +21,9 @@ from holdfast.model.block import Block
 from holdfast.model.ids import Edge
 from holdfast.runtime.rows import ArrowRows
 
+#: A segment is appended to until it is so large: each one costs an open file.
+SEGMENT_BYTES = 64 << 20
+
 #: Blocks of an edge that count as spilled and whose rows are in memory.
 Find = Callable[[Edge, int], list[Block]]
 
@@ -42,6 +45,11 @@ class Segment:
         self.bytes += done
         return at, done
 
+    def cut(self, at: int) -> None:
+        """Forget what was appended since."""
+        self.bytes = at
+        os.ftruncate(self._handle, at)
+
     def sync(self) -> None:
         """Not for safety (the rows are on other nodes too) but to hear of a full disk now."""
         os.fdatasync(self._handle)
@@ -54,7 +62,7 @@ class Segment:
 
 
 class SpillStore:
-    """The spill files of one node. Used by the outbox, and by whoever tries again after the disk was full."""
+    """The spill files of one node."""
 
     def __init__(self, directory: Path, find: Find, on_full: Callable[[bool, str], None]) -> None:
         self.directory = directory
@@ -71,7 +79,7 @@ class SpillStore:
 
     @property
     def bytes(self) -> int:
-        return sum(s.bytes for segments in self._segments.values() for s in segments)
+        return sum(s.bytes for segments in list(self._segments.values()) for s in segments)
 
     def on_spill(self, effect: Spill) -> None:
         with self._lock:
@@ -100,18 +108,26 @@ class SpillStore:
         blocks = [b for b in self._find(edge, to) if isinstance(b.rows, ArrowRows) and not b.rows.spilled]
         if not blocks:
             return
-        self._number += 1
-        path = self.directory / f"{self._number:08d}.arrows"
+        segments = self._segments.setdefault(edge, [])
+        segment = segments[-1] if segments and segments[-1].bytes < SEGMENT_BYTES else None
+        fresh = segment is None
+        if segment is None:
+            self._number += 1
+            segment = Segment(self.directory / f"{self._number:08d}.arrows", 0)
+        before = segment.bytes
         try:
-            segment = Segment(path, blocks[-1].end)
             places = [segment.append(block.rows.to_ipc()) for block in blocks]
             segment.sync()
         except OSError:
-            path.unlink(missing_ok=True)
+            segment.cut(before)
+            if fresh:
+                segment.path.unlink(missing_ok=True)
             raise
+        segment.end = max(segment.end, blocks[-1].end)
         for block, (at, length) in zip(blocks, places, strict=True):
             block.rows.spill(lambda at=at, length=length: segment.read(at, length))
-        self._segments.setdefault(edge, []).append(segment)
+        if fresh:
+            segments.append(segment)
 
     def _trim(self, edge: Edge, trimmed: int) -> None:
         kept = []

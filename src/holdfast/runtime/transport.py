@@ -108,7 +108,8 @@ class Server(flight.FlightServerBase):
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         who: _Who = context.get_middleware("who")
-        self.open.wait(30)
+        if not self.open.wait(30):
+            raise flight.FlightUnavailableError("this node is not ready yet")  # it would speak without its own name
         writer.write_metadata(WELCOME)
         lane: bytes = descriptor.command or FAST
         out = self._let_in(who.address, lane, writer) if who.kind == GUEST else None

@@ -74,6 +74,12 @@ _decoder = msgspec.msgpack.Decoder(_Frame, ext_hook=_ext_hook)
 
 def encode(source: Address, target: Address, message: Message) -> bytes:
     body = _encoder.encode((source, target, message))
+    if _HEAD.size + len(body) > FRAME_BYTES_MAX:
+        raise InputError(
+            f"a {type(message).__name__} for {target} is too large to be sent",
+            detail=f"It has {len(body) >> 20} MB; at most {FRAME_BYTES_MAX >> 20} MB can go in one piece.",
+            hint="Limit what a micro-batch may take (maxFilesPerTrigger), or use more shards.",
+        )
     return _HEAD.pack(b"HF", PROTOCOL, xxhash.xxh3_64_intdigest(body)) + body
 
 

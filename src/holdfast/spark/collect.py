@@ -156,7 +156,7 @@ class Collector:
 
     def split(self, table: pa.Table, watermark_us: int, whole: Any) -> Batch:
         """Lateness, grouping, shards. `whole()` gives the batch with all columns, if late rows must be recorded."""
-        made = Batch(rows=table.num_rows)
+        made, given = Batch(rows=table.num_rows), table
         if not table.num_rows:
             return made
         column = table.column(self.event_time).combine_chunks()
@@ -167,7 +167,10 @@ class Collector:
             times = column.filter(valid).view(pa.int64()).to_numpy(zero_copy_only=False)
             table = table.filter(valid)
         if len(times) and int(times.min()) < watermark_us:
-            made.late = self._late_of(whole(), watermark_us)
+            every = whole()
+            if every is not given:  # evaluated again: what is recorded and what is handed over must be of one time
+                return self.split(every, watermark_us, lambda: every)
+            made.late = self._late_of(every, watermark_us)
             table = table.filter(pa.array(times >= watermark_us))
         made.max_us = int(times.max()) if len(times) else NEVER_US
         for outlet in self.outlets:

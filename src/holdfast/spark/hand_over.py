@@ -88,7 +88,7 @@ class HandOver:
         self.stopping = threading.Event()
         self._effects: queue.SimpleQueue[Effect | BaseException] = queue.SimpleQueue()
         self._loop: MachineLoop | None = None
-        self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received)
+        self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received, self._troubled)
         record = ask_record(self.peer, sorted(endpoints), say)
         config = ask_config(self.peer, sorted(endpoints))
         driver = StageDriver(plan.topology.stage[stage], epoch, config, record, time.monotonic_ns())
@@ -105,6 +105,10 @@ class HandOver:
     def _received(self, source: str, message: Any) -> None:
         if self._loop is not None:
             self._loop.received(source, message)
+
+    def _troubled(self, what: str, peer: str, text: str) -> None:
+        """A batch too large to be sent, say: it would be tried for ever, and nobody would know why."""
+        self.say("waiting", what=f"{peer}: {what}", detail=text)
 
     @property
     def driver(self) -> StageDriver:

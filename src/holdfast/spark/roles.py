@@ -119,7 +119,7 @@ class Feeding:
         def body(batch: DataFrame, number: int) -> None:
             self.collector.collect(batch.limit(1_000), NEVER_US)
 
-        _warm(frame.writeStream.foreachBatch(body), scratch / "checkpoint", self.base.say)
+        _warm_source(frame, body, scratch / "checkpoint", self.base.say)
         self.collector.rows_last = 0
 
     def start(self, epoch: int) -> bool:
@@ -194,8 +194,23 @@ class Writing:
         self.sink.stop()
 
 
-def _warm(writer: Any, scratch: Path, say: Callable[..., None]) -> None:
-    """Run a query over a throw-away checkpoint until its first batch is through, or the limit."""
+def _warm_source(
+    frame: DataFrame, body: Callable[[DataFrame, int], None], scratch: Path, say: Callable[..., None]
+) -> None:
+    """As `_warm`, but the batch fails when it is through. Spark would commit it to the source otherwise, and one that
+    cleans up after itself (`cleanSource`) would delete what nobody has handed over."""
+    warmed = threading.Event()
+
+    def run(batch: DataFrame, number: int) -> None:
+        body(batch, number)
+        warmed.set()
+        raise InterruptedError("the warm-up is done, and commits nothing")
+
+    _warm(frame.writeStream.foreachBatch(run), scratch, say, warmed)
+
+
+def _warm(writer: Any, scratch: Path, say: Callable[..., None], warmed: threading.Event | None = None) -> None:
+    """Run a query over a throw-away checkpoint until its first batch is through (or `warmed`), or the limit."""
     query = writer.option("checkpointLocation", os.fspath(scratch)).start()
     done = threading.Event()
     limit = threading.Timer(WARM_S_MAX, done.set)
@@ -204,7 +219,7 @@ def _warm(writer: Any, scratch: Path, say: Callable[..., None]) -> None:
     commits = scratch / "commits" / "0"
     while not done.wait(0.1) and query.isActive and not commits.exists():
         pass
-    if query.exception() is not None:
+    if query.exception() is not None and not (warmed and warmed.is_set()):
         say("waiting", what="the warm-up", detail=str(query.exception()).splitlines()[0])
     limit.cancel()
     query.stop()

@@ -41,7 +41,10 @@ class FeedingStage:
         self.plan = plan
         self.stage = stage
         self.checkpoint = directory / "checkpoints" / stage.id
-        self.late_directories = [directory / "late" / stage.id, *([Path(stage.late_to)] if stage.late_to else [])]
+        #: Of this stage alone: batches of another have the same numbers.
+        self.late_directories = [directory / "late" / stage.id]
+        if stage.late_to:
+            self.late_directories.append(Path(stage.late_to) / stage.id)
         self.collector = collector
         self.say = say
         self.query: StreamingQuery | None = None
@@ -50,6 +53,8 @@ class FeedingStage:
         #: One batch at a time: Spark's or the stage's own.
         self._turn = threading.Lock()
         self._stopping = threading.Event()
+        #: A batch of Spark's was turned away because of that: this, and no failure, is why its query ended.
+        self._turned_away = False
         self._idle_since = time.monotonic()
         self.failure: BaseException | None = None
 
@@ -82,6 +87,8 @@ class FeedingStage:
             if reader.is_alive():
                 self.say("waiting", what="the end of the source", detail="It never runs dry: the stage ends here.")
         self.end_query()
+        if self.failure is None and not self._turned_away:
+            self.failure = self.query.exception()  # of its source, say: what was not read must not be closed
         if self.failure is None:
             self._seal(final=True)
             assert self.hand_over is not None
@@ -149,7 +156,9 @@ class FeedingStage:
             with self._my_turn():
                 self._run_batch(frame, spark_batch)
         except BaseException as error:
-            if self.failure is None and not isinstance(error, Stopped):
+            if isinstance(error, Stopped):
+                self._turned_away = True
+            elif self.failure is None:
                 self.failure = error
             raise
 

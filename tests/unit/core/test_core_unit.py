@@ -13,7 +13,7 @@ from holdfast.core.host import Host
 from holdfast.core.reader import Reader
 from holdfast.core.ready import TICK, Ready, Received
 from holdfast.core.roles import TRANSITIONS, Action, Role, State
-from holdfast.errors import InvariantError
+from holdfast.errors import InvariantError, MemoryLimitError
 from holdfast.model import messages as m
 from holdfast.model.block import batch_block, unit_block
 from holdfast.model.config import MS, Config
@@ -219,6 +219,35 @@ def test_a_capture_that_does_not_fit_asks_for_a_whole_one():
     assert [x.fits for _, x in ready.send] == [False]
 
 
+def test_an_image_that_a_failed_paste_has_emptied_never_runs():
+    """The state engine forgets everything when a paste fails; positions of the copy stay where they were."""
+
+    class Full(WindowSum):
+        full = True
+
+        def paste(self, state, whole):
+            if self.full:
+                raise MemoryLimitError("no room")
+            super().paste(state, whole)
+
+    def backup() -> Host:
+        made, ready = Host("b#1", ONE, CONFIG, lambda spec: Full(spec, 10, Costs(), Meter())), Ready()
+        made.on_record(record(1, place()), 0, ready)
+        made.on_capture("a#1", capture(), ready)
+        assert ready.send == []
+        assert ready.notes[-1][0] == "paste-failed"
+        return made
+
+    made, ready = backup(), Ready()
+    made.on_record(record(2, place(2, joining="c#1")), 0, ready)  # it may wait for the next capture
+    with pytest.raises(InvariantError, match="failed paste"):
+        made.on_record(record(3, place(3, primary="b#1", backup=None, epoch=2)), 0, ready)
+    made, Full.full = backup(), False
+    made.on_capture("a#1", capture(), ready)
+    made.on_record(record(2, place(2, primary="b#1", backup=None, epoch=2)), 0, ready)
+    assert made.primaries["u0"].epoch == 2
+
+
 def test_a_capture_that_comes_before_its_record_waits_for_it():
     made, ready = host("b#1"), Ready()
     made.on_capture("a#1", capture(since=2), ready)
@@ -253,6 +282,34 @@ def test_a_full_holder_turns_a_stage_away():
     deliver = m.Deliver(stage="s0", epoch=1, batch=1, task=0, attempt=0, parts={"s0>u0": ()})
     hand.on_deliver("s0@1", deliver, ready)
     assert ready.send[0][1].reason == "full"
+
+
+def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
+    config = Config(queue_memory_max=2)
+    made = Host("a#1", ONE, config, op)
+    made.on_record(record(1, place()), 0, Ready())
+    for i in range(4):
+        feed(made.copies["u0"], "s0>u0", 2 * i, [], 10 * i + 10, i)
+    ready = Ready()
+    made.primaries["u0"].pump(0, ready)
+    queue = made.copies["u0"].outputs[0]
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
+    image, ready = Host("b#1", ONE, config, op), Ready()
+    image.on_record(record(1, place()), 0, ready)
+    rounds = Rounds(made.copies["u0"], 1, 0)
+    rounds.retarget(("b#1",), "b#1", 1)
+    taken = rounds.begin(made.copies["u0"], ("b#1",), method_of(config), 0)["b#1"]
+    image.on_capture("a#1", taken, ready)
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
+    ready = Ready()
+    image.on_record(record(2, place(2, backup=None)), 0, ready)
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 0)]
+    ready = Ready()
+    ask = m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=4, ack=4)
+    made.on_subscribe("r0", ask, 0, ready)
+    made.on_subscribe("r0", ask, 0, ready)
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 2)]
+    assert queue.spilled == 0
 
 
 # --- streams

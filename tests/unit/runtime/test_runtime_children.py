@@ -17,6 +17,7 @@ from holdfast.core.election import Standing
 from holdfast.core.node import WARM
 from holdfast.model import messages as m
 from holdfast.model.config import MS
+from holdfast.runtime import children as children_module
 from holdfast.runtime.children import Children
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.pulse import Pulse
@@ -126,6 +127,27 @@ def test_a_standby_that_dies_is_replaced_and_reported_to_nobody(watched: Watched
     wait_for(lambda: len(watched.news) == 2)
     assert watched.children.children["s0"].epoch == WARM
     assert watched.died == []
+
+
+def test_a_standby_that_died_is_not_replaced_where_it_is_no_longer_wanted(watched: Watched):
+    watched.mode = "die"
+    watched.children.warm("s0")
+    wait_for(lambda: len([e for e in watched.events.since(0) if e["event"] == "stage-died"]) == 3)
+    watched.children.stop("s0", WARM)  # the next one was to come after half a second
+    started = len([e for e in watched.events.since(0) if e["event"] == "stage-start"])
+    time.sleep(1.2)
+    assert len([e for e in watched.events.since(0) if e["event"] == "stage-start"]) == started
+
+
+def test_a_process_that_cannot_be_started_is_reported_and_the_node_goes_on(watched: Watched, monkeypatch):
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(children_module, "SPAWN_RETRY_S", 0.05)
+    monkeypatch.setattr(children_module, "Child", fail)
+    watched.children.finish()
+    watched.children.start("s0", 2)
+    wait_for(lambda: watched.died == [("s0", 2)])
 
 
 def test_a_stopped_child_and_a_silent_one_are_killed_and_reported(watched: Watched):

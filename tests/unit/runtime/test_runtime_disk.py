@@ -158,6 +158,19 @@ def test_spilled_rows_leave_memory_and_come_back(tmp_path: Path):
     assert made[0].rows.table() == before[0]  # somebody still has it open
 
 
+def test_many_small_spills_need_few_open_files(tmp_path: Path):
+    """Each step of a unit that waits for its sink spills a block: a file for each would soon be one too many."""
+    made = blocks(200, rows=10)
+    before = [b.rows.table() for b in made]
+    store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
+    opened = len(os.listdir("/proc/self/fd"))
+    for block in made:
+        store.on_spill(Spill(edge="u0.0", trimmed=0, to=block.end))
+    assert len(os.listdir("/proc/self/fd")) - opened < 5
+    assert all(b.rows.spilled for b in made)
+    assert [b.rows.table() for b in made] == before
+
+
 def test_a_full_disk_is_reported_and_tried_again_and_no_row_is_lost(tiny: Path):
     made = blocks(40)
     before = [b.rows.table() for b in made]

@@ -149,3 +149,22 @@ def test_a_busy_loop_is_seen_and_asked_in_vain():
     gate.set()
     wait_for(lambda: not loop.busy_since_ns)
     loop.stop()
+
+
+def test_rows_that_are_sent_again_while_they_wait_are_kept_once():
+    """A driver sends its rows again every 200 ms; a step may take seconds."""
+    gate = threading.Event()
+    script = Script(lambda event, now_ns: (gate.wait(5), Ready())[1])
+    loop = MachineLoop(script, lambda target, message: None)
+    loop.start(Ready())
+    loop.post("block")
+    wait_for(lambda: loop.busy_since_ns)
+    parts = {"s0>u0": ()}
+    for batch in (1, 1, 1, 2):
+        loop.received("s0@1", m.Deliver(stage="s0", epoch=1, batch=batch, task=0, attempt=0, parts=parts))
+    for _ in range(2):  # these are all different, as far as anybody knows
+        loop.received("n1#1", m.Data(edge="u1.0", epoch=1, blocks=()))
+    assert loop.backlog == 4
+    gate.set()
+    wait_for(lambda: not loop.backlog and not loop.busy_since_ns)
+    loop.stop()

@@ -118,3 +118,10 @@ def test_another_protocol_is_refused():
     raw[2] = 99
     with pytest.raises(InputError, match="cannot be read"):
         wire.decode(bytes(raw), "n0")
+
+
+def test_what_no_peer_would_take_is_refused_where_it_is_sent(monkeypatch):
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 1_000)
+    message = m.Deliver(stage="s0", epoch=1, batch=2, task=0, attempt=0, parts={"s0>u0": some_rows(500)})
+    with pytest.raises(InputError, match="Deliver for n1 is too large"):
+        wire.encode("s0@1", "n1", message)

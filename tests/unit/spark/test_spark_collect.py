@@ -97,6 +97,18 @@ def test_what_arrow_does_otherwise_than_spark_goes_as_rows(function, column):
     assert all("pane_start" not in part.schema.names for part in made.parts.values())
 
 
+def test_late_rows_and_those_that_cross_are_of_one_evaluation():
+    """A function that is not deterministic gives other rows when the batch is asked for all its columns."""
+    first, second = rows(150, seed=1), rows(150, seed=2)
+    times = second.column("ts").combine_chunks().view(pa.int64())
+    watermark = int(np.median(times.drop_null().to_numpy()))
+    made = collector(operator()).split(first, watermark, lambda: second)
+    assert made.late is not None
+    crossed = {t for part in made.parts.values() for t in part.table().column("ts").to_pylist()}
+    wanted = set(second.column("ts").to_pylist()) - set(made.late.column("ts").to_pylist()) - {None}
+    assert crossed == wanted
+
+
 def test_every_row_is_late_or_crosses_or_has_no_time():
     plan, table, watermark = operator(), rows(), 10**7
     made = collector(plan).split(table, watermark, lambda: table)
