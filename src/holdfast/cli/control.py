@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Annotated
 
+import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
@@ -86,6 +87,7 @@ def stop(
 def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
     """Seal an infinite watermark and wait until every stage says that it has finished."""
     deadline = time.monotonic() + limit_s
+    _finish_ports(run, limit_s)
     told = 0.0
     shown: list[str] = []
     while True:
@@ -110,6 +112,20 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
                 hint="`holdfast events` tells what they do; --limit waits longer.",
             )
         time.sleep(LOOK_S)
+
+
+def _finish_ports(run: Run, limit_s: float) -> None:
+    """Nobody but this command can end a stream whose rows come from another program."""
+    from holdfast.spark.connect import Run as Way
+    from holdfast.spark.connect import plan_of
+    from holdfast.spark.port import Target, finish
+
+    tls = msgspec.to_builtins(run.tls) if run.tls else None
+    way = Way(endpoints=run.endpoints, secret_file=run.secret_file, tls=tls)
+    plan = plan_of(way, run.dir)
+    for stage in plan.stages:
+        if stage.kind == "port":
+            finish(Target(run=way, directory=run.dir, plan=plan, stage=stage, wait_s=limit_s))
 
 
 def has_finished(run: Run) -> bool:

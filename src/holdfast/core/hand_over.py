@@ -3,7 +3,8 @@
 Whoever holds a copy takes part, the joining one too: a prepare names the version of each unit's place, and a holder
 that knows another version refuses. So when a joining seat becomes the backup it has every batch that any driver may
 have committed: either its primary had it prepared when the whole capture was taken, or the driver that came later
-knew the seat and asked it. An older stage epoch than the record's, or than one heard of, is refused.
+knew the seat and asked it. An older stage epoch than the record's, or than one heard of, is refused. (The record does
+not place a foreign stage: what keeps its older drivers from committing is the ledger, as with every stage.)
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class HandOver:
         )
 
     def _is_over(self, source: Address, message: Deliver | Prepare | Seal, ready: Ready) -> bool:
-        place = self.host.record.places[message.stage]
-        newest = max(self.epochs.get(message.stage, 0), place.epoch)
+        place = self.host.record.places.get(message.stage)
+        newest = max(self.epochs.get(message.stage, 0), place.epoch if place else 0)
         if message.epoch < newest:
             self._refuse(source, message, "stage epoch is over", ready)
             return True

@@ -243,8 +243,9 @@ class Node:
             place = record.places[ledger]
             if place != before.places.get(ledger):
                 self.ledgers[ledger].on_place(place, ready)
-        for stage in self.topology.stage:
-            self._on_stage_place(stage, record, ready)
+        for stage in self.topology.stages:
+            if not stage.foreign:
+                self._on_stage_place(stage.id, record, ready)
         self._watch_protection(record, now_ns, ready)
 
     def _on_stage_place(self, stage: Asset, record: Record, ready: Ready) -> None:

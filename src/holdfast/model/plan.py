@@ -77,7 +77,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One Spark query: from a source or from operators, to an operator or to a sink."""
 
     id: Asset
-    #: "source": reads the user's source; "between": reads operators and feeds one; "sink": reads operators, writes.
+    #: "source": reads the user's source; "between": reads operators and feeds one; "sink": reads operators, writes;
+    #: "port": has no query of its own, a Spark program of the user's hands it rows.
     kind: str
     #: Operators whose port 0 it reads (between, sink).
     reads: tuple[str, ...] = ()
@@ -93,6 +94,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     event_time: str = ""
     #: Late rows go to a stream of their own (a directory) as well as being recorded for `verify`.
     late_to: str = ""
+    #: Arrow schema of the rows that a port takes (IPC bytes), all nullable.
+    rows: bytes = b""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

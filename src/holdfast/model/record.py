@@ -68,7 +68,7 @@ def first_record(topology: Topology, names: tuple[Name, ...]) -> Record:
         shift = 1 + (i // count) % (count - 1) if count > 1 else 0
         backup = seat_of(ring[(i + shift) % count], 1) if shift else None
         places[unit.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup)
-    for i, stage in enumerate(topology.stages):
+    for i, stage in enumerate(s for s in topology.stages if not s.foreign):
         places[stage.id] = Place(primary=seat_of(ring[i % count], 1), is_stage=True)
     for i, ledger in enumerate(topology.ledgers):
         backup = ring[(i + 2) % count] if count > 1 else None

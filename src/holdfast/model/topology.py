@@ -29,6 +29,9 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: int = 1 << 60
     #: Nanoseconds in one unit of the watermark.
     tick_ns: int = 1
+    #: Its driver is a program of the user's own: no node starts it and the record does not place it, so that its ledger
+    #: alone says which driver may go on.
+    foreign: bool = False
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a user writes: `Pipeline.read / map / filter / union / window(...).by(...).agg(...) / join / write`.
+"""What a user writes: `Pipeline.read / port / map / filter / union / window(...).by(...).agg(...) / join / write`.
 
 Nothing here touches Spark or starts anything: each call adds a node to a graph and checks what can be checked at once.
 The rest is checked when the pipeline is planned, before anything starts.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, InvariantError
 from holdfast.pipeline import durations
 from holdfast.pipeline.arguments import (
     caller,
@@ -19,6 +20,7 @@ from holdfast.pipeline.arguments import (
     interval,
     join_keys,
     need_function,
+    need_times,
 )
 from holdfast.pipeline.durations import Duration
 from holdfast.pipeline.graph import (
@@ -28,6 +30,7 @@ from holdfast.pipeline.graph import (
     Graph,
     JoinOf,
     Node,
+    Port,
     Session,
     Sink,
     Source,
@@ -82,27 +85,51 @@ class Pipeline:
         need_function(read, what, "spark -> streaming DataFrame")
         if name is not None:
             self._claim(name, what)
-        if not event_time:
-            raise ConfigError(
-                f"{what}: no event time is given",
-                detail=f"At {caller()}.",
-                hint='Name the timestamp column that windows go by: event_time="ts".',
-            )
-        if watermark is None:
-            raise ConfigError(
-                f"{what}: no watermark is given",
-                detail=f"At {caller()}.",
-                hint='Say how late a row may be: watermark="2 seconds".',
-            )
+        time, delay_us = need_times(event_time, watermark, what)
         node = Source(
             number=len(self.graph.nodes),
             where=caller(),
             read=read,
-            event_time=event_time,
-            delay_us=durations.micros(watermark, f"{what}: watermark"),
+            event_time=time,
+            delay_us=delay_us,
             name=name,
             idle_ns=_NEVER_IDLE_NS if idle is None else 1_000 * durations.micros(idle, f"{what}: idle"),
             trigger_ms=0 if trigger is None else durations.micros(trigger, f"{what}: trigger") // 1_000,
+            late_to=late_to or "",
+            batch=batch,
+        )
+        return Stream(self, self.graph.add(node))
+
+    def port(
+        self,
+        name: str,
+        *,
+        schema: Any,
+        event_time: str | None = None,
+        watermark: Duration | None = None,
+        late_to: str | None = None,
+        batch: Callable[[Session], Frame] | None = None,
+    ) -> Stream:
+        """A stream that a Spark program of one's own writes:
+        `df.writeStream.format("holdfast").option("run", DIR).option("stream", name)`.
+
+        schema: columns and types of its rows, as Spark's DDL writes them ("ts timestamp, src string"). event_time,
+        watermark, late_to: as with `read`. batch: for `holdfast verify`, the rows that were written, as a batch
+        DataFrame.
+        """
+        what = f"port {name}"
+        self._claim(name, what)
+        time, delay_us = need_times(event_time, watermark, what)
+        node = Port(
+            number=len(self.graph.nodes),
+            where=caller(),
+            schema=schema,
+            read=_not_read,
+            event_time=time,
+            delay_us=delay_us,
+            name=name,
+            idle_ns=_NEVER_IDLE_NS,
+            trigger_ms=0,
             late_to=late_to or "",
             batch=batch,
         )
@@ -362,6 +389,10 @@ class Windowed:
             mode=check_mode(mode, name),
         )
         return stream._add(node)
+
+
+def _not_read(spark: Session) -> Frame:
+    raise InvariantError("a port was read", hint="Its rows come from another program.")
 
 
 def _need_stream(other: object, pipeline: Pipeline, what: str) -> None:

@@ -35,6 +35,23 @@ def need_function(function: object, what: str, kind: str) -> None:
         )
 
 
+def need_times(event_time: str | None, watermark: Duration | None, what: str) -> tuple[str, int]:
+    """Event time and the watermark's delay in microseconds: every stream that comes in has them."""
+    if not event_time:
+        raise ConfigError(
+            f"{what}: no event time is given",
+            detail=f"At {caller()}.",
+            hint='Name the timestamp column that windows go by: event_time="ts".',
+        )
+    if watermark is None:
+        raise ConfigError(
+            f"{what}: no watermark is given",
+            detail=f"At {caller()}.",
+            hint='Say how late a row may be: watermark="2 seconds".',
+        )
+    return event_time, durations.micros(watermark, f"{what}: watermark")
+
+
 def check_window(size: int, step: int, text: Callable[[int], str]) -> tuple[int, int]:
     if size <= 0 or not 0 < step <= size:
         raise ConfigError(

@@ -109,7 +109,7 @@ def to_text(d: dict[str, Any]) -> str:
     lines = [
         f"pipeline {d['pipeline']}: {counts[0]} stages, {counts[1]} operators, {counts[2]} units, {counts[3]} edges"
     ]
-    for kind in ("source", "between"):
+    for kind in ("source", "port", "between"):
         for stage in d["stages"]:
             if stage["kind"] == kind:
                 lines += _stage_lines(stage)

@@ -22,7 +22,7 @@ from holdfast.model.plan import OperatorPlan
 from holdfast.operators import WindowAggregate, build, wire_schema
 from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.graph import Frame, Session, Source, Step, Writer
+from holdfast.pipeline.graph import Frame, Port, Session, Source, Step, Writer
 from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Stage, lay_out
 
 _ARROW = {
@@ -122,6 +122,19 @@ def with_event_time(frame: Frame, branch: Branch) -> Frame:
 def source_frame(source: Source, spark: Session) -> Frame:
     frame = _call(source.read, spark, source.label, "spark -> streaming DataFrame")
     return _need_frame(frame, source.label, "spark -> streaming DataFrame")
+
+
+def port_schema(port: Port, spark: Session) -> pa.Schema:
+    """What a port says that its rows are."""
+    try:
+        frame = spark.createDataFrame([], port.schema)
+    except Exception as error:
+        raise ConfigError(
+            f"{port.label}: its schema cannot be read",
+            detail=(str(error).splitlines() or [""])[0],
+            hint='Write it as Spark does: schema="ts timestamp, src string, bytes long".',
+        ) from error
+    return arrow_schema(frame, list(frame.columns), port.label)
 
 
 def apply_steps(frame: Frame, steps: Sequence[Step]) -> Frame:

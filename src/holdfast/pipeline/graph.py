@@ -41,6 +41,18 @@ class Source(Node):
 
 
 @dataclass(eq=False, kw_only=True)
+class Port(Source):
+    """Rows come from a Spark program of the user's own: `df.writeStream.format("holdfast")`."""
+
+    #: As Spark's DDL writes it, or a StructType.
+    schema: Any
+
+    @property
+    def label(self) -> str:
+        return f"port {self.name} ({self.where})"
+
+
+@dataclass(eq=False, kw_only=True)
 class Step(Node):
     """A map or a filter: a function from DataFrame to DataFrame, without state."""
 

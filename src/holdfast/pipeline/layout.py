@@ -5,6 +5,7 @@ step after a union is the same step after each of its parts, so that what reache
 branches. Then
 
     a branch from a source                    is a source stage
+    a port                                    is a stage whose rows a program of the user's own hands over
     a branch from an operator, with steps     is a between stage, which reads that operator
     a branch from an operator, without        is a direct edge, unit to unit
 
@@ -21,7 +22,7 @@ from holdfast.model.ids import stage_edge, unit_edge
 from holdfast.model.plan import unit_id
 from holdfast.model.topology import ReaderSpec, StageSpec, Topology, UnitSpec
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.graph import Aggregate, JoinOf, Node, Sink, Source, Stateful, Step, UnionOf, parents_of
+from holdfast.pipeline.graph import Aggregate, JoinOf, Node, Port, Sink, Source, Stateful, Step, UnionOf, parents_of
 
 #: The event time of an aggregate's output: its window's last microsecond.
 WINDOW_TIME = "window_time"
@@ -118,11 +119,19 @@ class Layout:
         stages, readers = [], []
         for stage in self.stages.values():
             delay_us, idle_ns = 0, 1 << 60
-            if stage.kind == "source":
+            if stage.kind in ("source", "port"):
                 delay_us, idle_ns = stage.source.delay_us, stage.source.idle_ns
             fed = [unit_id(name, i) for name, _ in stage.feeds for i in range(self.operators[name].shards)]
             stages.append(
-                StageSpec(id=stage.id, units=tuple(fed), query=query, delay_ns=delay_us, idle_ns=idle_ns, tick_ns=1_000)
+                StageSpec(
+                    id=stage.id,
+                    units=tuple(fed),
+                    query=query,
+                    delay_ns=delay_us,
+                    idle_ns=idle_ns,
+                    tick_ns=1_000,
+                    foreign=stage.kind == "port",
+                )
             )
             if stage.reads:
                 edges = [unit_edge(unit_id(n, i)) for n in stage.reads for i in range(self.operators[n].shards)]
@@ -164,7 +173,7 @@ def lay_out(pipeline: Pipeline) -> Layout:
     graph = pipeline.graph
     operators = {node.name: Operator(node) for node in graph.of(Stateful)}
     layout = Layout(operators, {})
-    taken = {*operators, *(sink.name for sink in graph.of(Sink))}
+    taken = {*operators, *(named.name for named in (*graph.of(Sink), *graph.of(Port)))}
     found: dict[tuple[Branch, int], Stage] = {}
     for operator in operators.values():
         _lay_inputs(operator, layout, found, taken)
@@ -190,8 +199,7 @@ def _lay_inputs(operator: Operator, layout: Layout, found: dict[tuple[Branch, in
                 seen[branch] = again + 1
                 stage = found.get((branch, again))
                 if stage is None:
-                    kind = "source" if isinstance(branch.root, Source) else "between"
-                    stage = Stage(_stage_name(operator, side, branch, taken), kind, (branch,))
+                    stage = _new_stage(operator, side, branch, again, taken)
                     found[(branch, again)] = stage
                     layout.stages[stage.id] = stage
                 stage.feeds.append((operator.name, number))
@@ -204,6 +212,14 @@ def _sides(node: Stateful) -> list[tuple[Node, tuple[str, ...]]]:
         return [(node.left, tuple(a for a, _ in node.on)), (node.right, tuple(b for _, b in node.on))]
     assert isinstance(node, Aggregate)
     return [(node.parent, node.by)]
+
+
+def _new_stage(operator: Operator, side: int, branch: Branch, again: int, taken: set[str]) -> Stage:
+    if not isinstance(branch.root, Port):
+        kind = "source" if isinstance(branch.root, Source) else "between"
+        return Stage(_stage_name(operator, side, branch, taken), kind, (branch,))
+    _check_port(operator, branch, again)
+    return Stage(branch.root.name or "", "port", (branch,))
 
 
 def _stage_name(operator: Operator, side: int, branch: Branch, taken: set[str]) -> str:
@@ -222,7 +238,9 @@ def _stage_name(operator: Operator, side: int, branch: Branch, taken: set[str]) 
 def _check_ends(pipeline: Pipeline) -> None:
     nodes = pipeline.graph.nodes
     if not pipeline.graph.of(Source):
-        raise ConfigError(f"pipeline {pipeline.name!r} reads nothing", hint="Begin with pipeline.read(...).")
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} reads nothing", hint="Begin with pipeline.read(...) or pipeline.port(...)."
+        )
     if not pipeline.graph.of(Sink):
         raise ConfigError(
             f"pipeline {pipeline.name!r} has no sink",
@@ -248,6 +266,21 @@ def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
                 detail=f"Written at {sink.where}.",
                 hint="Spark alone runs that exactly once; Holdfast protects windows and joins.",
             )
+
+
+def _check_port(operator: Operator, branch: Branch, again: int) -> None:
+    if branch.steps:
+        raise ConfigError(
+            f"{operator.name}: {branch.steps[0].label} stands between {branch.root.label} and this operator",
+            detail="The rows of a port come from another program; no Spark of this pipeline sees them on their way.",
+            hint="Do it in the program that writes, before df.writeStream; the port's schema is what comes out.",
+        )
+    if again:
+        raise ConfigError(
+            f"{operator.name}: takes {branch.root.label} twice",
+            detail="A port is written once, and so it has one edge to each unit.",
+            hint="Declare a second port, and write the same rows to both.",
+        )
 
 
 def _check_windowable(operator: Operator, branch: Branch) -> None:

@@ -22,11 +22,12 @@ from holdfast.pipeline.frames import (
     arrow_schema,
     combine,
     empty_stream,
+    port_schema,
     source_frame,
     types_of,
     with_event_time,
 )
-from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Session
+from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session
 from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Input, Layout, Operator, Stage, lay_out
 
 #: By this column a batch of partial aggregates is told from one of rows.
@@ -50,6 +51,8 @@ class Planner:
     sinks: dict[str, checks.SinkFacts] = field(default_factory=dict)
     #: Source stages that never run dry.
     endless: set[str] = field(default_factory=set)
+    #: What the rows of each port are.
+    ports: dict[str, pa.Schema] = field(default_factory=dict)
     #: Rows of each stage, as analysed.
     frames: dict[str, Frame] = field(default_factory=dict)
 
@@ -90,6 +93,9 @@ class Planner:
             if checks.is_endless(root):
                 self.endless.add(stage.id)
             frame = apply_steps(root, stage.branches[0].steps)
+        elif isinstance(port := stage.branches[0].root, Port):
+            self.ports[stage.id] = port_schema(port, self.spark)
+            frame = empty_stream(self.spark, self.ports[stage.id])
         else:
             roots = [empty_stream(self.spark, self.outputs[b.root.name or ""]) for b in stage.branches]
             self._check_alike(stage, roots)
@@ -180,7 +186,7 @@ class Planner:
     # -- stages ---------------------------------------------------------------------------------------------------
 
     def _stage(self, stage: Stage) -> StagePlan:
-        if stage.kind != "source":
+        if stage.kind in ("between", "sink"):
             event_time = stage.branches[0].event_time if stage.kind == "between" else ""
             return StagePlan(
                 id=stage.id, kind=stage.kind, reads=stage.reads, feeds=tuple(stage.feeds), event_time=event_time
@@ -196,6 +202,7 @@ class Planner:
             endless=stage.id in self.endless,
             event_time=source.event_time,
             late_to=source.late_to,
+            rows=_ipc(self.ports[stage.id]) if stage.id in self.ports else b"",
         )
 
     def _sink(self, stage: Stage) -> None:

@@ -19,7 +19,7 @@ from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
 from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare
 from holdfast.pipeline.frames import apply_steps, combine
-from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Session, Sink
+from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
 from holdfast.pipeline.layout import Input, Layout, Stage
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.recompute import aggregate, by_arrival, join, timed
@@ -129,7 +129,7 @@ class _Audit:
         try:
             sinks = [self._sink(stage) for stage in self.layout.stages.values() if stage.kind == "sink"]
             for stage in self.layout.stages.values():  # also those that no sink needed
-                if stage.kind == "source":
+                if stage.kind == "source" or _is_known_port(stage):
                     self._stage(stage)
         finally:
             for frame in self.kept:
@@ -145,6 +145,8 @@ class _Audit:
             if stage.kind == "source":
                 checkpoint = self.run_dir / "checkpoints" / stage.id
                 root = batch_frame(stage.source, self.spark, checkpoint, self.last_batches.get(stage.id))
+            elif _is_known_port(stage) and stage.source.batch is not None:
+                root = stage.source.batch(self.spark)
             else:
                 root = self._result(branch.root.name or "")
             rows = apply_steps(root, branch.steps)
@@ -173,7 +175,7 @@ class _Audit:
         found = []
         for given in self.layout.operators[name].inputs:
             stage = self.layout.stages.get(given.source)
-            if stage is not None and stage.kind == "source":
+            if stage is not None and stage.kind in ("source", "port"):
                 found.append(self.watermarks.get(stage.id, FOREVER_US))
             else:
                 found.append(self._watermark(stage.reads[0] if stage is not None else given.source))
@@ -232,6 +234,10 @@ class _Audit:
             reason = by_arrival(operator)
             if reason:
                 return reason
+            for given in operator.inputs:
+                port = given.branch.root
+                if isinstance(port, Port) and port.batch is None:
+                    return f"the rows of port {port.name} came from another program; say which they were with batch="
             node = operator.node
             if isinstance(node, JoinOf) and self._watermark(name) < FOREVER_US:
                 if node.how == "left_outer":
@@ -269,6 +275,11 @@ class _Audit:
             if key != "path":
                 reader = reader.option(key, value)
         return reader.load(facts.path)
+
+
+def _is_known_port(stage: Stage) -> bool:
+    """A port whose rows can be had again."""
+    return stage.kind == "port" and stage.source.batch is not None
 
 
 def as_written(frame: Frame, sink: Sink) -> Frame:

@@ -44,6 +44,14 @@ def status(node: Node) -> dict[str, Any]:
         },
         "units": {unit: _unit(node, unit) for unit in node.host.copies},
         "stages": dict(node.stages),
+        "ledgers": {
+            ledger.stage: {
+                "primary": ledger.is_primary,
+                "fence": ledger.page.fence,
+                "batch": ledger.page.commit.batch if ledger.page.commit else -1,
+            }
+            for ledger in node.ledgers.values()
+        },
     }
 
 

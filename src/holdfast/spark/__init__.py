@@ -7,6 +7,7 @@ collect.py     a micro-batch to Arrow, late rows apart          partial.py     g
 hand_over.py   run a batch, wait until it counts                late.py        late rows, recorded exactly once
 datasource.py  format("holdfast")                               fetch.py       rows of an edge, from whoever has them
 connect.py     the way to the nodes                             reasons.py     why a query failed, in one line
+port.py        rows from a program of the user's own            writer.py      format("holdfast"), written to
 """
 
 from __future__ import annotations

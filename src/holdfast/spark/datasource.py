@@ -3,6 +3,8 @@
     spark.dataSource.register(HoldfastDataSource)
     spark.readStream.format("holdfast").option("run", "holdfast-run/netmon").option("stream", "talkers").load()
 
+Writing, to a port of the pipeline, is in writer.py and port.py. What follows is about reading.
+
 Options: `stream` (an operator's name); `run` (directory of the run, or its run.json), or `endpoints` and `secret_file`;
 `consumer` (a name: two programs with the same one share its lease); `max_rows` a micro-batch. A reader that is not the
 pipeline's own holds a lease: while it reads, nothing is trimmed before it has committed; if it is silent for longer
@@ -20,6 +22,7 @@ queues can be trimmed (and at once when a stream ends, or with `watermarks`, whi
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
@@ -29,7 +32,14 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -44,6 +54,8 @@ from holdfast.runtime.transport import Peer
 from holdfast.spark.connect import Run, plan_of, run_of
 from holdfast.spark.fetch import Gone, Order, Piece, fetch
 from holdfast.spark.hand_over import ask_config, ask_record
+from holdfast.spark.port import WAIT_S, Target, port_of
+from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
 #: One task reads so many rows at least: starting a task costs more than reading a few rows.
 TASK_ROWS_MIN = 50_000
@@ -115,19 +127,27 @@ class HoldfastDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return HoldfastReader(self.settings, edges_of(self.operator()))
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        raise _no_writer()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return BatchPortWriter(self._target(), schema, overwrite, self.options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        raise _no_writer()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return StreamPortWriter(self._target(), schema, overwrite, self.options)
 
-
-def _no_writer() -> ConfigError:
-    return ConfigError(
-        'format("holdfast") cannot be written to yet',
-        detail="A pipeline takes its rows from the sources it reads itself.",
-        hint="Write to files, Kafka or Delta, and let the pipeline read those with pipeline.read(...).",
-    )
+    def _target(self) -> Target:
+        settings = self.settings
+        if not settings.directory:
+            raise ConfigError(
+                'format("holdfast"): to write, the directory of the run is needed',
+                detail="Late rows are recorded there.",
+                hint='Give .option("run", <its directory>), the --dir of `holdfast run`.',
+            )
+        return Target(
+            run=settings.run,
+            directory=os.path.abspath(settings.directory),
+            plan=self.plan,
+            stage=port_of(self.plan, settings.stream),
+            wait_s=float(self.options.get("wait_s", WAIT_S)),
+        )
 
 
 class Pieces(InputPartition):

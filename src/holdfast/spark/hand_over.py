@@ -175,7 +175,7 @@ class HandOver:
                     raise Stopped(f"stage {self.stage} was told to stop while it waited for {what}") from None
                 if time.monotonic() - said > SAY_S:
                     said = time.monotonic()
-                    self.say("waiting", what=what, detail=self._standing())
+                    self.say("waiting", what=what, detail=self.standing())
                 continue
             if isinstance(effect, kind):
                 return effect
@@ -188,7 +188,7 @@ class HandOver:
             if isinstance(effect, BaseException):
                 raise effect
 
-    def _standing(self) -> str:
+    def standing(self) -> str:
         """Who has not answered yet, in the present phase."""
         if self.peer.refused:
             return self.peer.refused

@@ -316,3 +316,45 @@ def test_a_join_has_the_event_time_of_its_left_side():
     pairs = left.join(source(p, event_time="spoken"), on="k", within="1 s", name="pairs")
     write(counts(pairs, name="again"))
     assert lay_out(p).operators["again"].inputs[0].branch.event_time == "asked"
+
+
+def port(pipeline, name="packets"):
+    return pipeline.port(name, schema="ts timestamp, k string", event_time="ts", watermark="2 s")
+
+
+def test_a_port_is_a_stage_of_its_own_name_that_no_node_runs():
+    p = hf.Pipeline("p")
+    packets = port(p, "a_in")  # the name that the stage of `a` would have
+    write(counts(packets, name="b"))
+    write(counts(source(p).map(lambda df: df), name="a"))
+    layout = lay_out(p)
+    assert {s.id: s.kind for s in layout.stages.values() if s.kind != "sink"} == {"a_in": "port", "a_in_2": "source"}
+    specs = layout.topology("q").stage
+    assert (specs["a_in"].foreign, specs["a_in"].delay_ns) == (True, 2_000_000)
+    assert not specs["a_in_2"].foreign
+    assert "stage a_in (port)" in explain(p)
+
+
+def test_two_operators_share_a_port_and_a_union_may_have_one():
+    p = hf.Pipeline("p")
+    packets = port(p)
+    write(counts(packets, name="a"))
+    write(counts(packets.union(source(p, name="more")), name="b"))
+    layout = lay_out(p)
+    assert layout.stages["packets"].feeds == [("a", 0), ("b", 0)]
+    assert layout.stages["more"].feeds == [("b", 1)]
+
+
+def test_what_a_port_cannot_do_is_said():
+    p = hf.Pipeline("p")
+    write(counts(port(p).map(lambda df: df), name="a"))
+    with pytest.raises(ConfigError, match=r"a: map .* stands between port packets") as error:
+        lay_out(p)
+    assert "in the program that writes" in error.value.hint
+    p = hf.Pipeline("p")
+    packets = port(p)
+    write(packets.join(packets, on="k", within="1 s", name="j"))
+    with pytest.raises(ConfigError, match="j: takes port packets"):
+        lay_out(p)
+    with pytest.raises(ConfigError, match="no watermark"):
+        hf.Pipeline("p").port("x", schema="ts timestamp", event_time="ts")
