@@ -117,14 +117,15 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
 def _finish_ports(run: Run, limit_s: float) -> None:
     """Nobody but this command can end a stream whose rows come from another program."""
     from holdfast.spark.connect import Run as Way
-    from holdfast.spark.connect import plan_of
-    from holdfast.spark.port import Target, finish
+    from holdfast.spark.connect import Target, plan_of
 
     tls = msgspec.to_builtins(run.tls) if run.tls else None
     way = Way(endpoints=run.endpoints, secret_file=run.secret_file, tls=tls)
     plan = plan_of(way, run.dir)
     for stage in plan.stages:
         if stage.kind == "port":
+            from holdfast.spark.port import finish
+
             finish(Target(run=way, directory=run.dir, plan=plan, stage=stage, wait_s=limit_s))
 
 

@@ -1,4 +1,4 @@
-"""How a Spark process reaches the nodes of a running pipeline: endpoints, secret, plan and record.
+"""How a Spark process reaches the nodes of a running pipeline: endpoints, secret, plan, record, and ports to write to.
 
 All of it comes from the run's directory (`run.json`, `plan.json`), or from endpoints and a secret file: then a node is
 asked for the plan. A `Run` is plain data: it goes with tasks to executors, where it says which file holds the secret,
@@ -17,9 +17,12 @@ import msgspec
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
-from holdfast.model.plan import Plan
+from holdfast.model.plan import Plan, StagePlan
 from holdfast.runtime.security import Security
 from holdfast.runtime.transport import Caller
+
+#: A batch that does not count after so long fails the query (which can be started again from its checkpoint).
+WAIT_S = 300.0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,31 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     def security(self) -> Security:
         return Security.load(self.secret_file, self.tls)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A port of a running pipeline. Plain data: it is pickled to wherever Spark wants it."""
+
+    run: Run
+    #: Of the run: late rows are recorded there.
+    directory: str
+    plan: Plan
+    stage: StagePlan
+    wait_s: float = WAIT_S
+
+
+def port_of(plan: Plan, name: str) -> StagePlan:
+    ports = [s for s in plan.stages if s.kind == "port"]
+    for stage in ports:
+        if stage.id == name:
+            return stage
+    raise ConfigError(
+        f'format("holdfast"): pipeline {plan.pipeline!r} has no port {name!r} to write to',
+        detail=f"It has {', '.join(s.id for s in ports)}."
+        if ports
+        else "It takes its rows from sources it reads itself.",
+        hint=f'Declare it in the pipeline: pipeline.port("{name}", schema=..., event_time=..., watermark=...).',
+    )
 
 
 def run_of(options: Mapping[str, str]) -> Run:

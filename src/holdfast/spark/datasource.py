@@ -51,10 +51,9 @@ from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.driver import MachineLoop
 from holdfast.runtime.transport import Peer
-from holdfast.spark.connect import Run, plan_of, run_of
+from holdfast.spark.connect import WAIT_S, Run, Target, plan_of, port_of, run_of
 from holdfast.spark.fetch import Gone, Order, Piece, fetch
 from holdfast.spark.hand_over import ask_config, ask_record
-from holdfast.spark.port import WAIT_S, Target, port_of
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
 #: One task reads so many rows at least: starting a task costs more than reading a few rows.

@@ -32,44 +32,17 @@ from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import Asset
 from holdfast.model.messages import CommitRecord
-from holdfast.model.plan import Plan, StagePlan, to_micros
+from holdfast.model.plan import to_micros
 from holdfast.runtime.transport import Caller
 from holdfast.spark.collect import Collector
-from holdfast.spark.connect import Run
+from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import Fenced, HandOver, Stopped
 from holdfast.spark.late import LateRows
 
-#: A batch that does not count after so long fails the query (which can be started again from its checkpoint).
-WAIT_S = 300.0
 #: A driver that was fenced in the middle opens again so often.
 TRIES = 5
 _DRAWN_BITS = 32
 _NO_GROUPS_IN_SPARK = 1 << 62
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A port of a running pipeline. Plain data: it is pickled to wherever Spark wants it."""
-
-    run: Run
-    #: Of the run: late rows are recorded there.
-    directory: str
-    plan: Plan
-    stage: StagePlan
-    wait_s: float = WAIT_S
-
-
-def port_of(plan: Plan, name: str) -> StagePlan:
-    ports = [s for s in plan.stages if s.kind == "port"]
-    for stage in ports:
-        if stage.id == name:
-            return stage
-    raise ConfigError(
-        f'format("holdfast"): pipeline {plan.pipeline!r} has no port {name!r} to write to',
-        detail=f"It has {', '.join(s.id for s in ports)}."
-        if ports
-        else "It takes its rows from sources it reads itself.",
-        hint=f'Declare it in the pipeline: pipeline.port("{name}", schema=..., event_time=..., watermark=...).',
-    )
 
 
 def next_epoch(fence: int) -> int:

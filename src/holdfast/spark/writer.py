@@ -20,9 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from holdfast.errors import ConfigError
-from holdfast.pipeline.frames import arrow_type
-from holdfast.spark import port
-from holdfast.spark.port import Target
+from holdfast.spark.connect import Target
 
 
 class TaskRows(WriterCommitMessage):
@@ -48,6 +46,8 @@ class StreamPortWriter(DataSourceStreamArrowWriter):
         return TaskRows(to_ipc(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        from holdfast.spark import port  # not needed by tasks, and it takes a second to load
+
         port.write(self.target, writer_of(self.checkpoint), batchId, table_of(self.target, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -71,6 +71,8 @@ class BatchPortWriter(DataSourceArrowWriter):
         return TaskRows(to_ipc(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from holdfast.spark import port
+
         port.write(self.target, "batch jobs", self.batch, table_of(self.target, messages))
         port.close(self.target)
 
@@ -84,6 +86,8 @@ def rows_schema(target: Target) -> pa.Schema:
 
 def check_rows(target: Target, schema: StructType, overwrite: bool) -> None:
     """The rows are exactly what the port was declared with; said before anything is computed."""
+    from holdfast.pipeline.frames import arrow_type
+
     name = target.stage.id
     if overwrite:
         raise ConfigError(

@@ -24,6 +24,7 @@ from holdfast.model.topology import StageSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.spark import port
+from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import Fenced
 
 
@@ -190,8 +191,8 @@ def cluster(monkeypatch):
 @pytest.fixture
 def target(tmp_path):
     plan = Plan(pipeline="p", query="q", topology=Topology(units=(), stages=(), readers=()), operators=(), stages=())
-    run = port.Run(endpoints={}, secret_file="")
-    return port.Target(run=run, directory=str(tmp_path), plan=plan, stage=StagePlan(id="p", kind="port"))
+    run = Run(endpoints={}, secret_file="")
+    return Target(run=run, directory=str(tmp_path), plan=plan, stage=StagePlan(id="p", kind="port"))
 
 
 ROWS = pa.table({"x": [1]})
