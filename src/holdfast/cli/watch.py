@@ -69,6 +69,12 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         stages.add_column(column, justify="left" if column in ("stage", "runs on", "stands by", "state") else "right")
     for asset, place in sorted(record["places"].items()):
         if asset.endswith(".ledger"):
+            port = asset.removesuffix(".ledger")
+            if port not in record["places"]:  # its driver is a program of the user's own
+                told = nodes.get(place["primary"] or "", {}).get("ledgers", {}).get(port, {})
+                batch = told.get("batch", -1)
+                state = "written" if batch >= 0 else "waits for rows"
+                stages.add_row(port, "your program", "-", "-", state, _number(batch if batch >= 0 else None), "-", "-")
             continue
         primary = place["primary"]
         home = nodes.get((primary or "").partition("#")[0], {})
