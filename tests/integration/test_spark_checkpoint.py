@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 
@@ -55,6 +56,7 @@ def query(spark, tmp_path):
     source.mkdir()
     for i in range(3):
         write_json(source, i, rows=10 + i)
+        os.utime(source / f"{i:05d}.json", (i, i))  # the file source goes by this, in milliseconds
     checkpoint.agree(tmp_path / "ck", "s", "q", None)
     return Query(spark, source, tmp_path / "ck")
 
