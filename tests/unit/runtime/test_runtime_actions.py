@@ -23,8 +23,8 @@ PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, units=1), operat
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/holdfast-x", "a/../../x"])
 def test_files_of_a_pipeline_stay_in_its_directory(tmp_path, name):
+    process = SimpleNamespace(name="n0", plan=None, config=SimpleNamespace(dir=str(tmp_path)))
     with pytest.raises(InputError, match="outside"):
-        process = SimpleNamespace(name="n0", plan=None, config=SimpleNamespace(dir=str(tmp_path)))
         Actions(process).submit({"plan": msgspec.to_builtins(PLAN), "files": {name: "x"}})  # pyright: ignore[reportArgumentType]
 
 
