@@ -87,6 +87,17 @@ def test_the_same_file_gives_the_same_plan_and_another_query_on_request(spark, f
     assert plan(made(), spark, query="q7").topology.stage["talkers_in"].query == "q7"
 
 
+def test_a_source_without_end_is_known_as_such(spark, make):
+    def numbers(spark):
+        return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+
+    stream = make.p.read(numbers, event_time="timestamp", watermark="1 s")
+    make.write(make.counts(stream, "value"))
+    make.write(make.counts(make.source(), name="other"), "out_2")
+    made = plan(make.p, spark)
+    assert [s.endless for s in made.stages if s.kind == "source"] == [True, False]
+
+
 def test_what_needs_the_rows_is_not_sent_in_part(spark, make):
     stream = make.source().window("10 s").by("src").agg(f=hf.first("bytes"), name="talkers")
     operator = plan(make.write(stream), spark).operator("talkers")

@@ -133,6 +133,8 @@ class Source(Child):
             parts = cut(batch, ("key",), len(spec.units)) if batch.num_rows else []
             edges = {stage_edge(self.stage, u): ArrowRows([p]) for u, p in zip(spec.units, parts, strict=False)}
             number = driver.next_batch
+            if number == settings.get("bad_batch"):  # the second unit gets a column of another type
+                edges[stage_edge(self.stage, spec.units[1])] = ArrowRows([pa.record_batch({"ts": [1], "key": ["one"]})])
             self.loop.post(
                 RunBatch(
                     batch=number,
@@ -191,6 +193,8 @@ class Sink(Child):
             say("finished")
             return
         while True:
+            while (self.dir / "hold").exists():  # a sink that is down
+                time.sleep(0.02)
             planned = self.out / f"plan-{batch}"
             if not planned.exists():
                 latest = self.loop.ask(lambda r, now: r.latest())

@@ -45,22 +45,34 @@ class Nodes:
     """Start, hurt and ask real nodes."""
 
     def __init__(
-        self, dir: Path, plan: Plan, nodes: int = 4, *, rate: int = 2_000, keys: int = KEYS, trigger_ms: int = 30,
+        self,
+        dir: Path,
+        plan: Plan,
+        nodes: int = 4,
+        *,
+        rate: int = 2_000,
+        keys: int = KEYS,
+        trigger_ms: int = 30,
         settings: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        source: dict[str, Any] | None = None,
+        scheme: str = "grpc",
+        submit: bool = False,
+    ) -> None:
         self.dir = dir
         self.plan = plan
         self.rate = rate
         self.keys = keys
         self.settings = settings or {}
         self.names = [f"n{i}" for i in range(nodes)]
-        self.endpoints = {n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
+        self.endpoints = {n: f"{scheme}://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
         self.processes: dict[str, subprocess.Popen] = {}
         dir.mkdir(parents=True, exist_ok=True)
         make_secret(dir / "secret")
-        (dir / "plan.json").write_bytes(msgspec.json.encode(plan))
-        (dir / "test.json").write_text(json.dumps({"rate": rate, "keys": keys, "trigger_ms": trigger_ms}))
-        self.caller = Caller("test", self.endpoints, Security.load(dir / "secret"))
+        if not submit:
+            (dir / "plan.json").write_bytes(msgspec.json.encode(plan))
+        given = {"rate": rate, "keys": keys, "trigger_ms": trigger_ms, **(source or {})}
+        (dir / "test.json").write_text(json.dumps(given))
+        self.caller = Caller("test", self.endpoints, Security.load(dir / "secret", self.settings.get("tls")))
 
     # --- processes
 
@@ -127,8 +139,13 @@ class Nodes:
         raise AssertionError(f"waited {seconds} s for {what}\n{self.tail()}")
 
     def wait_up(self, *names: str) -> None:
-        for name in names or self.names:
-            self.until(f"{name} to answer", lambda name=name: self.caller.call(name, "ping", timeout=1)["ready"], 60)
+        def is_up(name: str) -> bool:
+            if self.processes[name].poll() is not None:
+                raise RuntimeError(f"{name} has ended\n{self.tail()}")
+            return self.caller.call(name, "ping", timeout=1)["ready"]
+
+        for name in names or self.names:  # the first time on a machine, kernels are compiled
+            self.until(f"{name} to answer", lambda name=name: is_up(name), 240)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         path = self.dir / "nodes" / name / "events.jsonl"

@@ -114,6 +114,8 @@ class PipelineRun:
             found = condition()
             if found:
                 return found
+            if all(p.poll() is not None for p in self.processes.values()):
+                raise AssertionError(f"no node is up any more\n{self.logs()}")
             time.sleep(0.1)
         raise AssertionError(f"waited {limit_s:g} s for {what}\n{self.logs()}")
 

@@ -12,6 +12,7 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 
 from .runs import JsonOption, Run, RunArgument, find_run, say
+from .story import read_events
 from .watch import cluster_status
 
 LOOK_S = 0.5
@@ -89,9 +90,14 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
     shown: list[str] = []
     while True:
         if time.monotonic() - told > TELL_AGAIN_S:
-            run.ask("finish", timeout_s=30.0)  # again and again: a node that came back does not know
+            run.ask_all("finish", {"forwarded": True})  # again and again: a node that came back does not know
             told = time.monotonic()
-        waiting = unfinished(run)
+        try:
+            waiting = unfinished(run)
+        except HoldfastError:
+            if has_finished(run):
+                return  # and its nodes have ended by themselves
+            raise
         if not waiting:
             return
         if tell and waiting != shown:
@@ -104,6 +110,11 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
                 hint="`holdfast events` tells what they do; --limit waits longer.",
             )
         time.sleep(LOOK_S)
+
+
+def has_finished(run: Run) -> bool:
+    """Does the run itself say so?"""
+    return any(event.get("event") == "finished" for event in read_events(run.path))
 
 
 def unfinished(run: Run) -> list[str]:

@@ -19,10 +19,14 @@ from holdfast.model.plan import Plan
 PLAN_LIMIT_S = 180
 
 
-def plan_file(file: Path, directory: Path, *, query: str) -> tuple[Plan, list[str]]:
-    """The plan of a pipeline file, and what the planner warns of."""
+def check_file(file: Path) -> None:
     if not file.is_file():
         raise ConfigError(f"no file {file}", hint="Give the Python file that makes the pipeline.")
+
+
+def plan_file(file: Path, directory: Path, *, query: str) -> tuple[Plan, list[str]]:
+    """The plan of a pipeline file, and what the planner warns of."""
+    check_file(file)
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "holdfast.cli.planning", str(file.resolve()), str(directory), query]
     try:

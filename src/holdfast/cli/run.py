@@ -32,7 +32,7 @@ from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.local import LocalNodes
 
 from .control import unfinished
-from .planning import plan_file
+from .planning import check_file, plan_file
 from .runs import RUNS, Run
 from .story import read_events, write_event
 from .watch import cluster_status, status_view
@@ -84,6 +84,7 @@ def start_run(
     """Plan, start the nodes, and leave `run.json` for the other commands."""
     if options.nodes < 1:
         raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
+    check_file(file)
     directory = _make_directory(file, options)
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
@@ -289,6 +290,7 @@ def _watch(
             elif as_json:
                 typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
             if started.is_finished():
+                write_event(started.run.path, "finished", "Every stage has finished: all is written.")
                 return True
         return False
     finally:

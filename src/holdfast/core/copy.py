@@ -39,7 +39,8 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "based", "consumed_since", "failed", "hollow", "inboxes", "inputs", "op", "outputs", "pasted", "spec", "watermark",
+        "based", "consumed_since", "failed", "hollow", "inboxes", "inputs", "op", "outputs", "pasted", "spec",
+        "watermark",
     )  # fmt: skip
 
     def __init__(self, spec: UnitSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:

@@ -87,6 +87,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: int = 1 << 60
     #: Start a micro-batch so often; 0: as soon as the last one is done (a sink's is in the user's writer).
     trigger_ms: int = 0
+    #: The source makes rows without end (rate-micro-batch): to finish is to stop where it stands.
+    endless: bool = False
     #: Column with the event time of the stage's rows ("" for a sink): rows before the watermark are late.
     event_time: str = ""
     #: Late rows go to a stream of their own (a directory) as well as being recorded for `verify`.

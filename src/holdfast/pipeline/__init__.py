@@ -4,7 +4,7 @@ api.py       Pipeline, Stream          aggs.py      count, sum, …            d
 graph.py     the nodes they make       layout.py    stages, units, edges     explain.py    all of it as text
 frames.py    the user's functions      checks.py    what Spark says of them  planner.py    the Plan
 load.py      a user's file             verify.py    the same in plain Spark batch, compared
-                                       replay.py    its input again          recompute.py  its operators in SQL
+arguments.py what a call may say       replay.py    its input again          recompute.py  its operators in SQL
                                        compare.py   rows as multisets        generators.py streams for the examples
 
 No module imports pyspark: whoever needs DataFrames is handed a SparkSession.

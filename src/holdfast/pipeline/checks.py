@@ -70,14 +70,22 @@ def _tree(node: Any) -> Iterator[Any]:
         yield from _tree(child)
 
 
-def _check_source(node: Any, label: str) -> None:
-    name = ""
+def is_endless(frame: Frame) -> bool:
+    """Whether a source makes rows as long as it is asked."""
+    return any(_source_name(node) == "rate-micro-batch" for node in _tree(frame._jdf.queryExecution().analyzed()))
+
+
+def _source_name(node: Any) -> str:
+    """The format of a source in a plan; "" for what is none."""
     if node.nodeName() == "StreamingRelationV2":
-        name = node.sourceName()
-    elif node.nodeName() == "StreamingRelation":
-        name = node.dataSource().className()
-    elif node.nodeName() in ("StreamingExecutionRelation", "MemoryStream"):
-        name = "memory"
+        return node.sourceName()
+    if node.nodeName() == "StreamingRelation":
+        return node.dataSource().className()
+    return "memory" if node.nodeName() in ("StreamingExecutionRelation", "MemoryStream") else ""
+
+
+def _check_source(node: Any, label: str) -> None:
+    name = _source_name(node)
     reason = _NOT_REPLAYABLE.get(name.lower().rpartition(".")[2])
     if reason:
         raise ConfigError(

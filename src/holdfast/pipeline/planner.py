@@ -48,6 +48,8 @@ class Planner:
     #: Schema of what each operator gives out.
     outputs: dict[str, pa.Schema] = field(default_factory=dict)
     sinks: dict[str, checks.SinkFacts] = field(default_factory=dict)
+    #: Source stages that never run dry.
+    endless: set[str] = field(default_factory=set)
     #: Rows of each stage, as analysed.
     frames: dict[str, Frame] = field(default_factory=dict)
 
@@ -85,6 +87,8 @@ class Planner:
                     hint="Use spark.readStream; tables to look things up in belong into a map.",
                 )
             checks.check_plan(root, source.label)
+            if checks.is_endless(root):
+                self.endless.add(stage.id)
             frame = apply_steps(root, stage.branches[0].steps)
         else:
             roots = [empty_stream(self.spark, self.outputs[b.root.name or ""]) for b in stage.branches]
@@ -189,6 +193,7 @@ class Planner:
             delay_us=source.delay_us,
             idle_ns=source.idle_ns,
             trigger_ms=source.trigger_ms,
+            endless=stage.id in self.endless,
             event_time=source.event_time,
             late_to=source.late_to,
         )

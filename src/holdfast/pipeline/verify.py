@@ -114,6 +114,7 @@ class _Audit:
     counts: dict[str, StageCount] = field(default_factory=dict)
     stage_rows: dict[str, Frame] = field(default_factory=dict)
     results: dict[str, Frame] = field(default_factory=dict)
+    kept: list[Frame] = field(default_factory=list)
 
     def run(self) -> Verdict:
         planner = Planner(self.pipeline, self.spark)
@@ -125,10 +126,14 @@ class _Audit:
                 hint="Verify with the file that was run; a copy is in the run's directory.",
             )
         self.layout, self.facts = planner.layout, planner.sinks
-        sinks = [self._sink(stage) for stage in self.layout.stages.values() if stage.kind == "sink"]
-        for stage in self.layout.stages.values():  # also those that no sink needed
-            if stage.kind == "source":
-                self._stage(stage)
+        try:
+            sinks = [self._sink(stage) for stage in self.layout.stages.values() if stage.kind == "sink"]
+            for stage in self.layout.stages.values():  # also those that no sink needed
+                if stage.kind == "source":
+                    self._stage(stage)
+        finally:
+            for frame in self.kept:
+                frame.unpersist()
         return Verdict(pipeline=self.pipeline.name, stages=tuple(self.counts.values()), sinks=tuple(sinks))
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -187,6 +192,10 @@ class _Audit:
         else:
             assert isinstance(node, Aggregate)
             result = aggregate(node, sides[0], times[0], self._watermark(name), self.spark)
+        readers = [s for s in self.layout.stages.values() if name in s.reads]
+        if len(operator.feeds) + len(readers) > 1:  # computed once for all that use it
+            result = result.persist()
+            self.kept.append(result)
         self.results[name] = result
         return result
 

@@ -150,22 +150,18 @@ class Actions:
                     raise InputError("a file outside the pipeline's directory", detail=name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-        # at the same time: at its first start each node waits until all the others are there
-        with ThreadPoolExecutor(1) as pool:
-            told = pool.submit(self._forward, "submit", body)
-            self.process.deploy(plan)
-            return {"told": [self.process.name, *told.result()]}
+        self.process.deploy_soon(plan)
+        return {"told": [self.process.name, *self._forward("submit", body)]}
 
     def _forward(self, action: str, body: dict) -> list[str]:
         """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""
         if body.get("forwarded"):
             return []
-        timeout_s = 60.0 if action == "submit" else 10.0  # only that one waits for anything
         others = [name for name in sorted(self.process.config.endpoints) if name != self.process.name]
 
         def tell(name: str) -> str | None:
             try:
-                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout_s)
+                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=10)
                 return name
             except HoldfastError as error:
                 self.process.events.write("untold", f"{name} could not be told to {action}: {error}", peer=name)

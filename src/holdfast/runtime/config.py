@@ -43,9 +43,10 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     insecure: bool = False
 
     # --- finding failures
-    #: Each node shows its monitor so often that it lives, and is dead after so many that did not come.
+    #: Each node shows its monitor so often that it lives, and is dead after so many that did not come. A process that
+    #: was killed is missed at once; this is for machines that freeze or are cut off, and few would flap on a busy one.
     heartbeat: str = "100 ms"
-    misses: int = 3
+    misses: int = 5
     #: Without a coordinator for so long, members elect another.
     election: str = "1 s"
     #: What was not answered is sent again after this.

@@ -81,8 +81,9 @@ class MachineLoop:
         self._stopped = False
         self.failure: BaseException | None = None
         self._wake_ns = 0
-        #: When the present step began; 0: none is running.
+        #: When the present step began, and when the outbox began what it is doing; 0: nothing.
         self.busy_since_ns = 0
+        self.outbox_since_ns = 0
         self.steps = 0
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-loop", daemon=True),
@@ -140,6 +141,11 @@ class MachineLoop:
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(timeout_s)
+
+    def busy_ns(self) -> int:
+        """How long the loop or its outbox has been at one thing."""
+        since = [ns for ns in (self.busy_since_ns, self.outbox_since_ns) if ns]
+        return self.clock() - min(since) if since else 0
 
     @property
     def backlog(self) -> int:
@@ -225,7 +231,9 @@ class MachineLoop:
                     self._in_hand = len(taken)
                 if not taken:
                     return
+                self.outbox_since_ns = self.clock()
                 self._do(taken)
+                self.outbox_since_ns = 0
         except BaseException as error:
             self._fail(error)
 

@@ -1,4 +1,7 @@
-"""Messages on their way out: a bounded queue and a thread per peer, so that a send never waits.
+"""Messages on their way out: bounded queues and threads per peer, so that a send never waits.
+
+A pair has two lanes, each a stream and a connection of its own: rows and captures take one, everything else the
+other. A heartbeat that waits behind fifty megabytes of state would be a death notice.
 
 When a peer is slow or gone, its queue drops the oldest: the core sends again whatever matters. A message that is sent
 again while it still waits takes the place of the older one, so that a slow peer is not buried under repetitions.
@@ -38,6 +41,9 @@ CHANNEL = [
 #: What the opener of a stream says first, and what it hears when it was let in.
 KNOCK, WELCOME = b"knock", pa.py_buffer(b"welcome")
 
+#: The lanes of a pair, as the opener of a stream names them.
+FAST, BULK = b"fast", b"bulk"
+
 OnMessage = Callable[[Address, Address, m.Message], None]
 #: (what happened, peer, text), for an event log.
 OnTrouble = Callable[[str, str, str], None]
@@ -60,6 +66,10 @@ def key_of(target: Address, message: m.Message) -> object:
             return (type(message), target)
         case _:
             return next(_unique)
+
+
+def lane_of(message: m.Message) -> bytes:
+    return BULK if isinstance(message, m.Data | m.Capture | m.Deliver) else FAST
 
 
 class Outgoing:
@@ -122,7 +132,7 @@ class Outgoing:
 
 
 class Link:
-    """The one stream that this process opens to a node. Opens itself, and again whenever it breaks."""
+    """All that this process says to a node, and what it answers."""
 
     def __init__(
         self,
@@ -135,6 +145,42 @@ class Link:
         on_trouble: OnTrouble,
         on_gone: Callable[[str], None] | None = None,
     ) -> None:
+        rest = (name, endpoint, address, kind, security, on_message, on_trouble)
+        self._fast = _Lane(FAST, *rest, on_gone)
+        self._bulk = _Lane(BULK, *rest, None)
+
+    def send(self, target: Address, message: m.Message) -> None:
+        (self._bulk if lane_of(message) == BULK else self._fast).out.send(target, message)
+
+    @property
+    def refused(self) -> str:
+        return self._fast.refused
+
+    @property
+    def dropped(self) -> int:
+        return self._fast.out.dropped + self._bulk.out.dropped
+
+    def close(self) -> None:
+        self._fast.close()
+        self._bulk.close()
+
+
+class _Lane:
+    """One stream to a node. Opens itself, and again whenever it breaks."""
+
+    def __init__(
+        self,
+        lane: bytes,
+        name: str,
+        endpoint: str,
+        address: Address,
+        kind: str,
+        security: Security,
+        on_message: OnMessage,
+        on_trouble: OnTrouble,
+        on_gone: Callable[[str], None] | None,
+    ) -> None:
+        self.lane = lane
         self.name = name
         self.endpoint = endpoint
         #: Told when a stream that was open has ended and nothing listens there any more.
@@ -155,9 +201,6 @@ class Link:
         self.out = Outgoing(name, address, self._write, on_trouble)
         self.out.knock()
 
-    def send(self, target: Address, message: m.Message) -> None:
-        self.out.send(target, message)
-
     def close(self) -> None:
         self._closed.set()
         self.out.close()
@@ -169,7 +212,7 @@ class Link:
         self._drop()
         client = flight.FlightClient(self.endpoint, generic_options=CHANNEL, **self._options)
         options = flight.FlightCallOptions(headers=self._headers)
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"link"), options)
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(self.lane), options)
         self._client, self._opened, self._writer, self._reader = client, writer, writer, reader
         threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
         return writer

@@ -110,18 +110,37 @@ class NodeProcess:
             self.events.write("waiting", f"{self.name} waits for a pipeline to be submitted.")
 
     def deploy(self, plan: Plan) -> None:
-        """Run a pipeline. A node runs one in its life."""
-        with self._deploying:
-            if self.plan is not None:
-                if self.plan.query == plan.query:
-                    return
-                raise ConfigError(
-                    f"{self.name} runs another pipeline",
-                    detail=f"It runs {self.plan.pipeline!r} ({self.plan.query}), not {plan.pipeline!r} ({plan.query}).",
-                    hint="Stop it first, or submit to another directory.",
-                )
-            self._belongs_to(plan)
+        """Run a pipeline. A node runs one in its life; the same one again changes nothing."""
+        if self._take_on(plan):
             self._deploy(plan)
+
+    def deploy_soon(self, plan: Plan) -> None:
+        """The same, but without waiting: all nodes must be told before any can wait for the others."""
+        if not self._take_on(plan):
+            return
+
+        def deploy() -> None:
+            try:
+                self._deploy(plan)
+            except Exception as error:
+                self.events.write("undeployed", f"{self.name} cannot run {plan.pipeline!r}: {error}", error=repr(error))
+                self.stop(1)
+
+        threading.Thread(target=deploy, name="deploy").start()
+
+    def _take_on(self, plan: Plan) -> bool:
+        with self._deploying:
+            if self.plan is None:
+                self._belongs_to(plan)
+                self.plan = plan
+                return True
+            if self.plan.query == plan.query:
+                return False
+            raise ConfigError(
+                f"{self.name} runs another pipeline",
+                detail=f"It runs {self.plan.pipeline!r} ({self.plan.query}), not {plan.pipeline!r} ({plan.query}).",
+                hint="Stop it first, or submit to another directory.",
+            )
 
     def _belongs_to(self, plan: Plan) -> None:
         """What is on this node's disk must be of this pipeline: votes and ledgers of another are not ours."""
@@ -136,9 +155,11 @@ class NodeProcess:
 
     def _deploy(self, plan: Plan) -> None:
         from holdfast.runtime.units import Factory
-        from holdfast.runtime.warm import warm
+        from holdfast.runtime.warm import is_cold, warm
 
         began = time.monotonic()
+        if is_cold(plan):
+            self.events.write("compiling", "Kernels are compiled: once on a machine, and it may take a minute.")
         kinds = warm(plan)
         settle()
         warmed_s = time.monotonic() - began
@@ -162,7 +183,6 @@ class NodeProcess:
             first_record(plan.topology, names),
             time.monotonic_ns(),
         )
-        self.plan = plan
         self.server.source = node.seat
         self.loop = MachineLoop(
             node,
@@ -242,7 +262,7 @@ class NodeProcess:
 
     def send(self, target: Address, message: m.Message) -> None:
         """Never blocks. What nobody can be reached for is lost, as on any network."""
-        if self.pulse is not None:
+        if self.pulse is not None and isinstance(message, m.Heartbeat | m.Beat):
             self.pulse.saw(message)
         name = name_of(target)
         if name == self.name:
@@ -386,7 +406,7 @@ class NodeProcess:
         counts = self.story.counts
         found += [("promotions", (), counts["promoted"]), ("gap_seconds", (), self.story.gap_s)]
         found += [("suspicions", (), counts["suspects"]), ("pulses", (), self.pulse.sent if self.pulse else 0)]
-        found += [("messages_dropped", (name,), link.out.dropped) for name, link in self._links.items()]
+        found += [("messages_dropped", (name,), link.dropped) for name, link in self._links.items()]
         found += [("late_rows", (stage,), rows) for stage, rows in self._late.items()]
         if self.spill is not None:
             found += [("spill_bytes", (), self.spill.bytes), ("disk_full", (), float(self.spill.full))]

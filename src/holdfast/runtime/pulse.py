@@ -1,8 +1,8 @@
-"""Speak for a node whose loop is busy: a long window close must not look like a death.
+"""Speak for a node whose loop is busy: a long window close, or a slow disk, must not look like a death.
 
-While one step runs for longer than a heartbeat, a thread repeats the node's last heartbeat (to its monitor and to the
-coordinator) and, if it is the coordinator, its last beat. The core does not mind doubled messages, and these say
-nothing new. It stops when the same step has run for `busy_limit`: a node that hangs must be found.
+When a heartbeat is overdue, a thread repeats the node's last one (to its monitor and to the coordinator) and, if it is
+the coordinator, its last beat. The core does not mind doubled messages, and these say nothing new. It stops when the
+loop or its outbox has been at the same thing for `busy_limit`: a node that hangs must be found.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Pulse:
         self._heartbeat_ns = node.config.heartbeat_ns
         self._heartbeat: m.Heartbeat | None = None
         self._beat: m.Beat | None = None
+        #: When the node last spoke, by itself or by this.
+        self._sent_ns = loop.clock()
         self._closed = threading.Event()
         self.sent = 0
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
@@ -42,14 +44,14 @@ class Pulse:
         """What the node itself sends, as it sends it."""
         if isinstance(message, m.Heartbeat):
             self._heartbeat = message
+            self._sent_ns = self._loop.clock()
         elif isinstance(message, m.Beat):
             self._beat = message
 
     def _run(self) -> None:
-        while not self._closed.wait(self._heartbeat_ns / 2e9):
-            since_ns = self._loop.busy_since_ns
-            busy_ns = self._loop.clock() - since_ns if since_ns else 0
-            if self._heartbeat_ns < busy_ns < self._limit_ns:
+        while not self._closed.wait(self._heartbeat_ns / 8e9):
+            overdue = self._loop.clock() - self._sent_ns > self._heartbeat_ns * 9 // 8
+            if overdue and self._loop.failure is None and self._loop.busy_ns() < self._limit_ns:
                 self._speak()
 
     def _speak(self) -> None:
@@ -62,4 +64,5 @@ class Pulse:
             for member in list(node.election.accepted.members):
                 if member != name:
                     self._send(member, self._beat)
+        self._sent_ns = self._loop.clock()
         self.sent += 1

@@ -1,7 +1,7 @@
-"""How processes hear each other: Arrow Flight, one stream per pair and direction of opening.
+"""How processes hear each other: Arrow Flight, one stream per pair, lane and direction of opening.
 
-Nodes open a stream to every other node and write to it; what comes back on it is only an error. Drivers and readers
-(guests) open streams to nodes and are answered on the same stream, so they listen nowhere. Every call, stream or
+Nodes open streams to every other node and write to them; what comes back is only an error. Drivers and readers
+(guests) open streams to nodes and are answered on the same streams, so they listen nowhere. Every call, stream or
 action, carries address, version and token in its headers and is refused before anything is read if they are wrong.
 """
 
@@ -20,7 +20,18 @@ from holdfast.errors import HoldfastError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.runtime import wire
-from holdfast.runtime.links import CHANNEL, KNOCK, WELCOME, Link, OnMessage, OnTrouble, Outgoing, first_line
+from holdfast.runtime.links import (
+    CHANNEL,
+    FAST,
+    KNOCK,
+    WELCOME,
+    Link,
+    OnMessage,
+    OnTrouble,
+    Outgoing,
+    first_line,
+    lane_of,
+)
 from holdfast.runtime.security import ADDRESS, KIND, Security
 
 NODE, GUEST = "node", "guest"
@@ -36,6 +47,18 @@ class _Who(flight.ServerMiddleware):
     def __init__(self, address: str, kind: str) -> None:
         self.address = address
         self.kind = kind
+
+
+class Guest:
+    """A process that listens nowhere, by the streams it opened."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[bytes, Outgoing] = {}
+
+    def send(self, target: Address, message: m.Message) -> None:
+        out = self.lanes.get(lane_of(message)) or next(iter(self.lanes.values()), None)
+        if out is not None:
+            out.send(target, message)
 
 
 class _Gate(flight.ServerMiddlewareFactory):
@@ -68,7 +91,8 @@ class Server(flight.FlightServerBase):
         actions: dict[str, Action],
         fetch: Fetch,
     ) -> None:
-        self.guests: dict[Address, Outgoing] = {}
+        self.guests: dict[Address, Guest] = {}
+        self._lock = threading.Lock()
         self._on_message = on_message
         self._on_trouble = on_trouble
         self._actions = actions
@@ -84,16 +108,11 @@ class Server(flight.FlightServerBase):
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         who: _Who = context.get_middleware("who")
-        out: Outgoing | None = None
         if not self.open.wait(30):
             raise flight.FlightUnavailableError("this node is not ready yet")  # it would speak without its own name
         writer.write_metadata(WELCOME)
-        if who.kind == GUEST:
-            out = Outgoing(who.address, self.source, writer.write_metadata, self._on_trouble)
-            before = self.guests.get(who.address)
-            self.guests[who.address] = out
-            if before is not None:
-                before.close()
+        lane: bytes = descriptor.command or FAST
+        out = self._let_in(who.address, lane, writer) if who.kind == GUEST else None
         try:
             while True:
                 raw = reader.read_chunk().app_metadata
@@ -103,9 +122,26 @@ class Server(flight.FlightServerBase):
             pass
         finally:
             if out is not None:
-                out.close()
-                if self.guests.get(who.address) is out:
-                    del self.guests[who.address]
+                self._let_out(who.address, lane, out)
+
+    def _let_in(self, address: Address, lane: bytes, writer: Any) -> Outgoing:
+        """A later stream of the same process takes the place of an earlier one."""
+        out = Outgoing(address, self.source, writer.write_metadata, self._on_trouble)
+        with self._lock:
+            lanes = self.guests.setdefault(address, Guest()).lanes
+            before, lanes[lane] = lanes.get(lane), out
+        if before is not None:
+            before.close()
+        return out
+
+    def _let_out(self, address: Address, lane: bytes, out: Outgoing) -> None:
+        out.close()
+        with self._lock:
+            guest = self.guests.get(address)
+            if guest is not None and guest.lanes.get(lane) is out:
+                del guest.lanes[lane]
+                if not guest.lanes:
+                    del self.guests[address]
 
     def _take(self, peer: str, raw: pa.Buffer) -> None:
         try:
@@ -271,6 +307,10 @@ class Peer:
 
     def call(self, name: Name, action: str, body: dict | None = None, timeout: float = 5.0) -> dict:
         return self.caller.call(name, action, body, timeout)
+
+    def call_raw(self, name: Name, action: str, body: bytes = b"", timeout: float = 5.0) -> bytes:
+        """The same for answers that are no JSON (the record is msgpack)."""
+        return self.caller.call_raw(name, action, body, timeout)
 
     def close(self) -> None:
         for link in list(self._links.values()):

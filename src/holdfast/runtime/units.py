@@ -110,7 +110,7 @@ class UnitOperator:
         out: list[pa.RecordBatch] = []
         for batch in chunks:
             op = self.op
-            if plan.event_time == WINDOW_TIME and WINDOW_END not in batch.schema.names:
+            if plan.event_time == WINDOW_TIME and not {WINDOW_TIME, WINDOW_END, PANE} & set(batch.schema.names):
                 raise InputError(
                     f"{op.name}: the input has no event time",
                     detail=f"It is derived from {WINDOW_END!r}, which is not among {', '.join(batch.schema.names)}.",

@@ -4,19 +4,24 @@
 and memory. Tiny operators of the plan's own kinds, keys and aggregates go through all that an operator does.
 
 `python -m holdfast.runtime.warm plan.json` does it once for a machine: what is compiled stays on disk, and the nodes
-that start afterwards only load it.
+that start afterwards only load it. Without that, the first node compiles and the others wait for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+from holdfast.kernelcache import directory
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import OperatorPlan, Plan
 from holdfast.model.topology import UnitSpec
@@ -28,15 +33,39 @@ from holdfast.runtime.wire import OperatorState
 _CONFIG = StateConfig(page_bytes=65536, limit_bytes=1 << 26)
 
 
+def is_cold(plan: Plan) -> bool:
+    """Was nothing of this plan compiled on this machine yet?"""
+    return not (directory() / f"warmed-{_shape(plan)}").exists()
+
+
 def warm(plan: Plan) -> int:
     """How many kinds of operators were warmed."""
     seen: set[str] = set()
-    for spec in plan.topology.units:
-        operator = plan.operator(operator_name(spec.id))
-        if operator.name not in seen:
-            seen.add(operator.name)
-            _use(spec, plan, operator)
+    with _one_at_a_time(plan):
+        for spec in plan.topology.units:
+            operator = plan.operator(operator_name(spec.id))
+            if operator.name not in seen:
+                seen.add(operator.name)
+                _use(spec, plan, operator)
     return len(seen)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(plan: Plan) -> Iterator[None]:
+    """While something is still to be compiled. It dies with the process, so nobody waits for the dead."""
+    if not is_cold(plan):
+        yield
+        return
+    with open(directory() / "warming", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        (directory() / f"warmed-{_shape(plan)}").touch()
+
+
+def _shape(plan: Plan) -> str:
+    """What kernels depend on: kinds, schemas and settings of the operators."""
+    shapes = sorted({msgspec.json.encode((o.kind, o.inputs, o.settings)) for o in plan.operators})
+    return xxhash.xxh3_64_hexdigest(b"".join(shapes))
 
 
 def _use(spec: UnitSpec, plan: Plan, operator: OperatorPlan) -> None:

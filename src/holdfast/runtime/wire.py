@@ -8,7 +8,7 @@ addresses in kernels.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
@@ -17,8 +17,10 @@ from holdfast.errors import InputError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
 from holdfast.model.messages import AnyMessage, Message
-from holdfast.operators.capture import Capture
 from holdfast.runtime.rows import ArrowRows
+
+if TYPE_CHECKING:
+    from holdfast.operators.capture import Capture
 
 #: Raised whenever a message cannot be understood by a node of the version before.
 PROTOCOL = 1
@@ -54,6 +56,8 @@ def _ext_hook(code: int, data: memoryview) -> Any:
     if code == _ROWS:
         return ArrowRows.from_ipc(data)
     if code == _STATE:
+        from holdfast.operators.capture import Capture  # here: a task that only fetches rows needs no kernels
+
         return OperatorState(Capture.from_bytes(bytes(data)))
     raise InputError("a message has an extension that is not known", detail=f"Its code is {code}.")
 

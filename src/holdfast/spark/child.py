@@ -35,6 +35,17 @@ ALIVE_S = 1.0
 STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
 
 
+#: What a person reads about an event, in the node's diary.
+_TEXTS = {
+    "ready": "A standby of {stage} is warm after {seconds} s.",
+    "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
+    "late": "{rows} rows of batch {batch} of {stage} came too late.",
+    "waiting": "{stage} waits for {what}. {detail}",
+    "failed": "{what}. {detail}",
+    "finished": "{stage} has read and handed over everything.",
+}
+
+
 class Mouth:
     """Says events on the real stdout, one line each."""
 
@@ -43,6 +54,8 @@ class Mouth:
         self._lock = threading.Lock()
 
     def say(self, event: str, **fields: Any) -> None:
+        if event in _TEXTS:
+            fields["text"] = _TEXTS[event].format(**fields).strip()
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._out.write(json.dumps({"event": event, **fields}, default=str) + "\n")
             self._out.flush()
@@ -121,11 +134,10 @@ class Child:
 
     def _watch(self, role: Any, epoch: int) -> int:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        threading.Thread(target=self._breathe, args=(role.query,), name="alive", daemon=True).start()
         finishing = False
+        threading.Thread(target=self._pulse, args=(role,), name="pulse", daemon=True).start()
         while True:
-            query = role.query
-            active = query.isActive  # fails at once if the JVM is dead
+            active = role.query.isActive  # fails at once if the JVM is dead
             if self.ears.stop.is_set():
                 role.stop()
                 return STOPPED
@@ -143,11 +155,11 @@ class Child:
             role.on_idle()
             time.sleep(LOOK_S)
 
-    def _breathe(self, query: Any) -> None:
-        """Say that the JVM answers, also while the other thread waits for a batch of the stage's own or for the end."""
-        with contextlib.suppress(Exception):  # a JVM that is dead is found by whoever asks it next
+    def _pulse(self, role: Any) -> None:
+        """On a thread of its own: finishing and stopping may take long, and that is no reason to be killed."""
+        with contextlib.suppress(Exception):  # a dead JVM is for `_watch` to find
             while True:
-                _ = query.isActive
+                _ = role.query.isActive  # hangs as long as the JVM does
                 self.say("alive")
                 time.sleep(ALIVE_S)
 

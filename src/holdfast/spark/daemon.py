@@ -1,7 +1,7 @@
 """Python workers of a local Spark, started fast: `spark.python.daemon.module`.
 
-Spark puts its own `pyspark.zip` before everything else on the workers' path, and what is imported from a zip is compiled
-again in every daemon: 2.9 s against 0.7 s from site-packages, for each of the four kinds of workers that a query
+Spark puts its own `pyspark.zip` before all else on the workers' path, and what is imported from a zip is compiled again
+in every daemon: 2.9 s against 0.7 s from site-packages, for each of the four kinds of workers that a query
 needs. This daemon looks past the zip, and imports what tasks of `format("holdfast")` need before it forks the first.
 """
 

@@ -115,6 +115,20 @@ class HoldfastDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return HoldfastReader(self.settings, edges_of(self.operator()))
 
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        raise _no_writer()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        raise _no_writer()
+
+
+def _no_writer() -> ConfigError:
+    return ConfigError(
+        'format("holdfast") cannot be written to yet',
+        detail="A pipeline takes its rows from the sources it reads itself.",
+        hint="Write to files, Kafka or Delta, and let the pipeline read those with pipeline.read(...).",
+    )
+
 
 class Pieces(InputPartition):
     """What one task fetches."""

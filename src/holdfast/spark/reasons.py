@@ -7,12 +7,13 @@ import re
 from holdfast.errors import HoldfastError
 
 #: Spark names an error in brackets; the innermost one says most.
-_CLASS = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*([^\n]*)")
-_FILE = re.compile(r"((?:file|hdfs|s3a?|abfss?|gs):/+[^\s,;'\"\]\)]+)")
+_CLASS = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*((?:(?!\[[A-Z][A-Z0-9_]+[.\]])[^\n])*)")
+_FILE = re.compile(r"((?:file|hdfs|s3a?|abfss?|gs):/+[^\s,;'\"\]\)]*[^\s,;'\"\]\).])")
 _COLUMN = re.compile(r"[Cc]olumns?:? \[?`?([\w.]+)`?\]?")
 #: Last line of a Python worker's stack trace.
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception|Gone|Fenced)\b:? ?.*)$", re.MULTILINE)
-_WRAPPERS = ("STREAM_FAILED", "FAILED_READ_FILE", "FOREACH_BATCH_USER_FUNCTION_ERROR", "UNKNOWN")
+_NO_JVM = ("Py4JNetworkError", "Answer from Java side is empty", "Connection refused", "Connection reset by peer")
+_WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
 
 
 class Reason:
@@ -25,6 +26,10 @@ class Reason:
             self.what, self.detail, self.hint = error.what, error.detail, error.hint
             return
         text = _text(error)
+        if any(sign in text or sign in self.kind for sign in _NO_JVM):
+            self.kind, self.what, self.detail = "JvmGone", f"stage {stage}: its JVM is gone", _first(text)
+            self.hint = "It was killed or ran out of memory (spark.driver.memory); the stage is started again."
+            return
         python = _PYTHON.findall(text)
         found = [m for m in _CLASS.finditer(text) if not m[1].startswith(_WRAPPERS)] or list(_CLASS.finditer(text))
         files = list(dict.fromkeys(_FILE.findall(text)))
@@ -34,7 +39,10 @@ class Reason:
         self.hint = "Nothing of this batch was handed over; it is tried again."
         if files:
             self.what = f"stage {stage}: cannot read {files[0]}"
-            self.hint = "Repair, move or remove that file; the batch is tried again, the other stages keep running."
+            self.hint = (
+                "Put a readable file in its place (one without rows, to leave it out): the batch that has it is "
+                "planned and will be tried again. The other stages keep running."
+            )
         else:
             self.what = f"stage {stage}: its query failed"
         column = _COLUMN.search(text)

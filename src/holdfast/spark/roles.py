@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import NEVER_US, Plan, StagePlan
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
-from holdfast.pipeline.frames import empty_stream
+from holdfast.pipeline.checks import check_writer
+from holdfast.pipeline.layout import lay_out
 from holdfast.spark.collect import Collector
 from holdfast.spark.hand_over import HandOver, Say
 from holdfast.spark.session import session
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 #: Group in Spark from so many rows a batch on: where the driver is the cluster, collecting them costs less for longer.
 SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
-WARM_S_MAX = 60.0
+WARM_S_MAX = 30.0
+#: Sinks that write where their path says.
+_FILES = ("parquet", "json", "csv", "orc", "text", "avro")
 
 
 class Role(Protocol):
@@ -69,7 +72,7 @@ class Base:
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
 
     def frames(self, epoch: int) -> dict[str, DataFrame]:
-        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, self.stage.id, epoch)
+        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch)
 
     def frame(self, epoch: int) -> DataFrame:
         """The stage's rows, the user's functions applied."""
@@ -116,7 +119,7 @@ class Feeding:
         def body(batch: DataFrame, number: int) -> None:
             self.collector.collect(batch.limit(1_000), NEVER_US)
 
-        _warm_source(frame, body, scratch, self.base.say)
+        _warm_source(frame, body, scratch / "checkpoint", self.base.say)
         self.collector.rows_last = 0
 
     def start(self, epoch: int) -> bool:
@@ -158,15 +161,25 @@ class Writing:
         return self.sink.query
 
     def warm_up(self, scratch: Path) -> None:
-        """The sink's plan over rows of nobody: sink files of the user's are not touched."""
-        base = self.base
-        frames = {name: empty_stream(base.spark, _schema(base.plan, name)) for name in base.stage.reads}
-        frame = stage_function(base.pipeline, base.stage.id)(frames)
-        _warm(frame.writeStream.foreachBatch(lambda batch, number: batch.limit(10).toArrow()), scratch, base.say)
+        """The sink's own plan over what is retained now, as a foreign reader, into files of nobody."""
+        frame = self.base.frame(0)
+        writer = stage_writer(self.base.pipeline, self.base.stage.id)(frame)
+        if self._check(writer) in _FILES:
+            writer = writer.option("path", str(scratch / "out"))
+        else:  # whatever it is, it must not get rows before this driver is the one
+            writer = frame.writeStream.foreachBatch(lambda batch, number: batch.toArrow())
+        _warm(writer, scratch / "checkpoint", self.base.say)
 
     def start(self, epoch: int) -> bool:
-        frame = self.base.frame(epoch)
-        return self.sink.start(stage_writer(self.base.pipeline, self.base.stage.id)(frame))
+        writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))
+        self._check(writer)
+        return self.sink.start(writer)
+
+    def _check(self, writer: Any) -> str:
+        """The sink's format; an error if the writer sets what is ours to set (checkpointLocation)."""
+        sink = lay_out(self.base.pipeline).stages[self.base.stage.id].sink
+        assert sink is not None
+        return check_writer(writer, sink).format.lower()
 
     def finish(self) -> bool:
         return False  # it ends when what it reads has ended
@@ -179,12 +192,6 @@ class Writing:
 
     def stop(self) -> None:
         self.sink.stop()
-
-
-def _schema(plan: Plan, operator: str) -> Any:
-    import pyarrow as pa
-
-    return pa.ipc.read_schema(pa.py_buffer(plan.operator(operator).output))
 
 
 def _warm_source(

@@ -8,10 +8,13 @@ cut: the stage's ledger is the truth, and the checkpoint is made to agree with i
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import shutil
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ from holdfast.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FILES = "spark.submit.pyFiles"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 #: With a local master the driver's machine is the only one: workers are started by a daemon of ours.
@@ -78,6 +82,17 @@ def package_root() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
+def package_zip() -> str:
+    """The package as a file that Spark sends to executors. (They must have pyarrow, msgspec and xxhash installed.)"""
+    target = Path(tempfile.mkdtemp(prefix="holdfast-package-")) / "holdfast.zip"
+    root = package_root()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted((root / "holdfast").rglob("*.py")):
+            archive.write(file, file.relative_to(root))
+    atexit.register(shutil.rmtree, target.parent, ignore_errors=True)
+    return str(target)
+
+
 def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None) -> SparkSession:
     """A session for one stage. What the user set wins over `DEFAULTS`."""
     find_java()
@@ -91,7 +106,10 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
 
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
     ours = DEFAULTS | (_LOCAL if master.startswith("local") else {})
-    for key, value in {**ours, **(conf or {})}.items():
+    settings = {**ours, **(conf or {})}
+    if not master.startswith("local"):  # executors fetch rows with code of ours
+        settings[_FILES] = ",".join(filter(None, (settings.get(_FILES), package_zip())))
+    for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))

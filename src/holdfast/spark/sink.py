@@ -7,6 +7,7 @@ by itself when every edge it reads is finished (watermark forever) and that batc
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +27,29 @@ if TYPE_CHECKING:
 
 
 def frames_of(
-    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, consumer: str, epoch: int
+    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, epoch: int
 ) -> dict[str, DataFrame]:
-    """A streaming DataFrame of each operator that a stage reads."""
+    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a foreign reader."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
 
     spark.dataSource.register(HoldfastDataSource)
+    options = {
+        "run": str(directory),
+        "endpoints": json.dumps(run.endpoints),
+        "secret_file": run.secret_file,
+        "consumer": stage.id if epoch else f"{stage.id}.warm-{uuid.uuid4().hex[:8]}",
+        "epoch": str(epoch),
+        "parallelism": str(spark.sparkContext.defaultParallelism),
+        "watermarks": str(stage.kind == "between" or not epoch).lower(),
+        **({"tls": json.dumps(run.tls)} if run.tls else {}),
+    }
     frames = {}
     for name in stage.reads:
         schema = from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(plan.operator(name).output)))
         reader = spark.readStream.format("holdfast").schema(schema)  # given, or a worker would be started to ask for it
-        reader = reader.option("stream", name).option("run", str(directory))
-        reader = reader.option("endpoints", json.dumps(run.endpoints)).option("secret_file", run.secret_file)
-        if run.tls:
-            reader = reader.option("tls", json.dumps(run.tls))
-        reader = reader.option("consumer", consumer).option("epoch", str(epoch))
-        reader = reader.option("parallelism", str(spark.sparkContext.defaultParallelism))
-        frames[name] = reader.option("watermarks", str(stage.kind == "between").lower()).load()
+        frames[name] = reader.options(**options).option("stream", name).load()
     return frames
 
 

@@ -80,11 +80,12 @@ class FeedingStage:
     def finish(self) -> None:
         """Read what is there, end the query, seal the final batch."""
         assert self.query is not None
-        reader = threading.Thread(target=self._process_all, name="finish", daemon=True)
-        reader.start()
-        reader.join(FINISH_S_MAX)
-        if reader.is_alive():
-            self.say("waiting", what="the end of the source", detail="It never runs dry: the stage ends where it is.")
+        if not self.stage.endless:
+            reader = threading.Thread(target=self._process_all, name="finish", daemon=True)
+            reader.start()
+            reader.join(FINISH_S_MAX)
+            if reader.is_alive():
+                self.say("waiting", what="the end of the source", detail="It never runs dry: the stage ends here.")
         self.end_query()
         if self.failure is None and not self._turned_away:
             self.failure = self.query.exception()  # of its source, say: what was not read must not be closed

@@ -1,0 +1,94 @@
+"""What a user may hand to the API: durations, windows, keys, modes. Each check names the call that was wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.errors import ConfigError
+from holdfast.pipeline import durations
+from holdfast.pipeline.durations import Duration
+
+#: Modes a unit can run in today; `auto` is the prescriber's choice, of which there is one so far.
+MODES = ("auto", "passive")
+MODES_TO_COME = ("none", "replay", "hybrid", "active")
+SHARDS_DEFAULT = 4
+SHARDS_MAX = 1024
+#: The files that make up the API: a user's line is the first one outside.
+_OWN = (__file__, os.path.join(os.path.dirname(__file__), "api.py"))
+
+
+def caller() -> str:
+    """File and line of the user's call: the first frame that is not of the API's own."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _OWN:
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else "?"
+
+
+def need_function(function: object, what: str, kind: str) -> None:
+    if not callable(function):
+        raise ConfigError(
+            f"{what}: a function is needed", detail=f"At {caller()}: got {function!r}.", hint=f"It is {kind}."
+        )
+
+
+def check_window(size: int, step: int, text: Callable[[int], str]) -> tuple[int, int]:
+    if size <= 0 or not 0 < step <= size:
+        raise ConfigError(
+            "window cannot be used",
+            detail=f"At {caller()}: size {text(size)}, every {text(step)}.",
+            hint="Both must be positive, and the step no longer than the window.",
+        )
+    if size % step:
+        raise ConfigError(
+            "window is not a multiple of its step",
+            detail=f"At {caller()}: size {text(size)}, every {text(step)}.",
+            hint=f"A size of {text(step * (size // step))} or {text(step * (size // step + 1))} would be.",
+        )
+    return size, step
+
+
+def check_shards(shards: int | None, name: str) -> int:
+    if shards is None:
+        return SHARDS_DEFAULT
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= SHARDS_MAX:
+        raise ConfigError(f"{name}: shards must be 1 to {SHARDS_MAX}", detail=f"It is {shards!r}.")
+    return shards
+
+
+def check_mode(mode: str, name: str) -> str:
+    if mode not in MODES:
+        what = "is not built yet" if mode in MODES_TO_COME else "is not known"
+        raise ConfigError(
+            f"{name}: mode {mode!r} {what}", hint=f"There are {' and '.join(repr(m) for m in MODES)} (auto = passive)."
+        )
+    return "passive" if mode == "auto" else mode
+
+
+def join_keys(on: object, what: str) -> tuple[tuple[str, str], ...]:
+    items: list[Any] = [on] if isinstance(on, str) else list(on) if isinstance(on, Sequence) else []
+    if isinstance(on, tuple) and len(on) == 2 and all(isinstance(k, str) for k in on):
+        items = [on]  # on=("query", "server_name") is one pair
+    keys = tuple((k, k) if isinstance(k, str) else tuple(k) for k in items)
+    if not keys or not all(len(k) == 2 and all(isinstance(c, str) for c in k) for k in keys):
+        raise ConfigError(
+            f"{what}: on={on!r} names no keys",
+            detail=f"At {caller()}.",
+            hint='on="id", on=["a", "b"] for columns of both sides, on=[("src", "client")] for (left, right).',
+        )
+    return keys  # type: ignore[return-value]
+
+
+def interval(within: Duration | tuple[Duration, Duration], name: str) -> tuple[int, int]:
+    if isinstance(within, tuple):
+        if len(within) != 2:
+            raise ConfigError(f"{name}: within={within!r} is no interval", hint='For example ("0s", "10s").')
+        after, before = (durations.micros(d, f"{name}: within", negative=True) for d in within)
+        if after > before:
+            raise ConfigError(f"{name}: within={within!r} is empty", hint="The earlier bound comes first.")
+        return after, before
+    distance = durations.micros(within, f"{name}: within")
+    return -distance, distance

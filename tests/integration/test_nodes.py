@@ -1,0 +1,332 @@
+"""Real node processes on loopback, without Spark: what they do with bad input, and when things go wrong around them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from support.nodes import Nodes
+from support.plans import layered_plan
+
+from holdfast.errors import PeerError
+from holdfast.model import messages as m
+from holdfast.runtime import wire
+from holdfast.runtime.security import Security, make_secret
+from holdfast.runtime.transport import Caller, Peer
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., Nodes]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Nodes] = []
+
+    def one(*args: Any, **settings: Any) -> Nodes:
+        made.append(Nodes(tmp_path / "run", *args, **settings))
+        return made[-1]
+
+    yield one
+    for nodes in made:
+        nodes.close()
+
+
+def run(nodes: Nodes, *names: str) -> Nodes:
+    """Start, and wait for the first rows at the sink."""
+    nodes.start(*names)
+    nodes.wait_up(*names)
+    nodes.begin()
+    nodes.until("the first rows", (nodes.dir / "sink" / "commit-0").exists, 60)
+    return nodes
+
+
+def told(nodes: Nodes, name: str, event: str) -> list[str]:
+    return [e["text"] for e in nodes.events(name) if e["event"] == event]
+
+
+def test_a_node_starts_fast_and_stays_small(make: Make):
+    nodes = make(layered_plan(), 1)
+    began = time.monotonic()
+    nodes.start()
+    nodes.wait_up()
+    seconds = time.monotonic() - began
+    memory = psutil.Process(nodes.processes["n0"].pid).memory_full_info()
+    print(f"\nup after {seconds:.2f} s; {memory.rss >> 20} MB resident, {memory.uss >> 20} MB of its own")
+    assert seconds < 15  # about 1.5 alone on a core; tests share theirs
+    assert memory.uss < 200 << 20
+    loaded = nodes.caller.call("n0", "ping")
+    assert loaded["ready"]
+
+
+def test_a_node_with_the_wrong_secret_is_turned_away_and_the_rest_runs(make: Make, tmp_path: Path):
+    nodes = make(layered_plan(units=2, tops=0), 3, settings={"start_wait": "1 s"})
+    make_secret(tmp_path / "other")
+    nodes.start("n0", "n1")
+    nodes.processes["n2"] = nodes.spawn("n2", secret_file=str(tmp_path / "other"))
+    nodes.wait_up("n0", "n1")
+    nodes.begin()
+    nodes.until("the first rows", (nodes.dir / "sink" / "commit-0").exists, 60)
+    assert any("wrong secret" in text for text in told(nodes, "n0", "turned-away"))
+    nodes.until("n2 to say why", lambda: any("wrong secret" in t for t in told(nodes, "n2", "refused")))
+    with pytest.raises(PeerError, match="wrong secret") as refused:
+        Caller("stranger", nodes.endpoints, Security.load(tmp_path / "other")).call("n0", "status")
+    assert "same secret file" in refused.value.hint
+    log = (nodes.dir / "n2.log").read_text() + str(nodes.events("n2")) + str(nodes.events("n0"))
+    assert (tmp_path / "other").read_text().strip() not in log
+    assert (nodes.dir / "secret").read_text().strip() not in log
+    nodes.finish()
+    assert nodes.difference() == ""
+
+
+class Newer(Security):
+    """Of a release that this node does not know yet."""
+
+    def headers(self, address: str, kind: str, version: int = 99) -> list[tuple[bytes, bytes]]:
+        return super().headers(address, kind, 99)
+
+
+def test_an_unknown_version_and_damaged_messages_are_refused_and_the_rest_runs(make: Make):
+    nodes = run(make(layered_plan(units=2, tops=0), 2))
+    secret = nodes.dir / "secret"
+    with pytest.raises(PeerError, match="unknown protocol version") as refused:
+        Caller("newer", nodes.endpoints, Newer.load(secret)).call("n0", "status")
+    assert "same release" in refused.value.hint
+    peer = Peer("newer@1", nodes.endpoints, Newer.load(secret), lambda source, message: None)
+    peer.send("n0", m.Pull(version=0))
+    nodes.until("the peer to know", lambda: "unknown protocol version" in peer.refused)
+    peer.close()
+    assert any("'99'" in text for text in told(nodes, "n0", "turned-away"))
+    client = flight.FlightClient(nodes.endpoints["n0"])
+    options = flight.FlightCallOptions(headers=Security.load(secret).headers("liar@1", "guest"))
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"fast"), options)
+    good = wire.encode("liar@1", "n0", m.Pull(version=0))
+    flipped = bytes([*good[:-1], good[-1] ^ 1])
+    for raw in (b"no message at all", good[:-3], flipped, os.urandom(1000)):
+        writer.write_metadata(raw)
+    foreign = m.Subscribe(edge="nowhere.0", consumer="liar", epoch=1, at=0, ack=0)
+    writer.write_metadata(wire.encode("liar@1", "n0", foreign))
+    writer.write_metadata(good)  # and then a good one is answered
+    reader.read_chunk()  # welcome
+    answer = wire.decode(reader.read_chunk().app_metadata, "n0")
+    assert isinstance(answer[2], m.Push)
+    assert any("liar@1" in text for text in told(nodes, "n0", "damaged"))
+    assert told(nodes, "n0", "foreign")
+    with pytest.raises(PeerError, match="bad ticket"):
+        nodes.caller.fetch("n0", {"edge": "u0.0"})
+    nodes.finish()
+    assert nodes.difference() == ""
+
+
+def test_a_schema_that_changes_stops_its_unit_and_no_other(make: Make):
+    nodes = run(make(layered_plan(units=2, tops=0), 3, source={"bad_batch": 20}))
+    where = nodes.until(
+        "the unit to fail", lambda: next((n for n in nodes.names if told(nodes, n, "unit-failed")), None)
+    )
+    text = told(nodes, where, "unit-failed")[0]
+    assert "u1 cannot take" in text
+    assert "batch 20" in text
+    assert "schema has changed" in text
+    unit = nodes.status(where)["units"]["u1"]
+    assert "schema has changed" in unit["failed"]
+    other = nodes.status()["places"]["u0"]["primary"].partition("#")[0]
+
+    def position() -> int:
+        return nodes.status(other)["units"]["u0"]["inputs"]["s0>u0"]["position"]
+
+    before = position()
+    nodes.until("the other unit to go on", lambda: position() > before + 500)
+    assert nodes.status(where)["units"]["u1"]["inputs"]["s0>u1"]["position"] == unit["inputs"]["s0>u1"]["position"]
+    assert nodes.status(where)["units"]["u1"]["inputs"]["s0>u1"]["waiting"] > 0  # nothing is lost
+    metrics = next(e["port"] for e in nodes.events(where) if e["event"] == "metrics")
+    page = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5).read().decode()
+    assert f'holdfast_failed_units{{node="{where}"}} 1.0' in page
+    assert "holdfast_queue_rows" in page
+
+
+def test_a_full_disk_while_spilling_slows_the_stage_down_and_loses_nothing(make: Make):
+    settings = {"queue_memory": 200, "queue_spill": 1_000_000, "retained_hard": 3_000, "retained_soft": 500}
+    nodes = make(layered_plan(units=2, tops=0), 3, settings=settings, rate=4_000)
+    spill = nodes.dir / "nodes" / "n0" / "spill"
+    spill.mkdir(parents=True)
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", spill]).returncode:
+        pytest.skip("a tiny file system can only be mounted by root")
+    try:
+        run(nodes)
+        (nodes.dir / "hold").touch()
+        nodes.until("the disk to be full", lambda: told(nodes, "n0", "disk-full"), 60)
+        assert "No space left" in told(nodes, "n0", "disk-full")[0]
+        assert nodes.status("n0")["disk_full"]
+        u0 = nodes.status("n0")["units"]["u0"]["outputs"]["u0.0"]
+        time.sleep(2)
+        later = nodes.status("n0")["units"]["u0"]["outputs"]["u0.0"]
+        assert later["next"] - u0["next"] < 2_000  # it waits
+        subprocess.run(["mount", "-o", "remount,size=64m", spill], check=True)
+        nodes.until("the disk to take it again", lambda: told(nodes, "n0", "disk-again"))
+        nodes.until("more to be spilled", lambda: nodes.status("n0")["units"]["u0"]["outputs"]["u0.0"]["spilled"])
+        (nodes.dir / "hold").unlink()
+        nodes.finish(120)
+        assert nodes.difference() == ""
+        assert not told(nodes, "n0", "broken")
+    finally:
+        nodes.close()
+        subprocess.run(["umount", "-l", spill], check=True)
+
+
+def test_rows_are_fetched_from_where_they_are(make: Make):
+    nodes = make(layered_plan(units=2, tops=0), 2)
+    (nodes.dir / "hold").touch()
+    nodes.start()
+    nodes.wait_up()
+    nodes.begin()
+    place = nodes.until("the record", nodes.status)["places"]["u0"]
+    home = place["primary"].partition("#")[0]
+    other = next(n for n in nodes.names if n != home)
+
+    def made() -> int:
+        return nodes.status(home)["units"]["u0"]["outputs"]["u0.0"]["next"]
+
+    nodes.until("some rows", lambda: made() > 200)
+    end = made()
+    ticket = {"edge": "u0.0", "start": 0, "end": end, "consumer": "r0", "epoch": 1, "wait_s": 5.0}
+    table = nodes.caller.fetch(home, ticket).read_all()
+    assert table.num_rows > 100
+    assert table.schema.equals(pa.ipc.read_schema(pa.py_buffer(nodes.plan.operator("u0").output)))
+    with pytest.raises(PeerError, match=r"^not here"):
+        nodes.caller.fetch(other, ticket)
+    with pytest.raises(PeerError, match=r"^fenced"):
+        nodes.caller.fetch(home, {**ticket, "epoch": 0})
+    with pytest.raises(PeerError, match=r"^not yet"):
+        nodes.caller.fetch(home, {**ticket, "end": 10**9, "wait_s": 0.1})
+    (nodes.dir / "hold").unlink()
+    nodes.until("it to be trimmed", lambda: nodes.status(home)["units"]["u0"]["outputs"]["u0.0"]["trimmed"] > 0)
+    with pytest.raises(PeerError, match=r"^trimmed"):
+        nodes.caller.fetch(home, ticket)
+
+
+def test_a_node_that_is_long_busy_with_one_step_is_not_taken_for_dead(make: Make):
+    """A window of a million and more keys closes at once: no suspicion may come of it."""
+    plan = layered_plan(units=1, tops=0, window_us=2_500_000)
+    settings = {"queue_memory": 10_000_000, "retained_hard": 50_000_000, "credit": 10_000_000}
+    nodes = make(plan, 3, rate=800_000, keys=5_000_000, trigger_ms=200, settings=settings)
+    nodes.start()
+    nodes.wait_up()
+    nodes.begin()
+    home = "n0"
+
+    def closed() -> bool:
+        unit = nodes.status(home)["units"].get("u0")
+        assert unit is not None, nodes.tail()
+        return unit["rows_out"] > 1_000_000
+
+    nodes.until("a large window to close", closed, 60)
+    busy = nodes.status(home)
+    print("\nrows out", busy["units"]["u0"]["rows_out"], "state", busy["units"]["u0"]["state_bytes"] >> 20, "MB")
+    for name in nodes.names:
+        assert not [t for t in told(nodes, name, "promotion") if "takes over" in t]
+    assert sorted(nodes.status()["members"]) == nodes.names
+    print("peak", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10, "MB")
+
+
+def test_a_pipeline_is_submitted_to_nodes_that_wait_told_of_and_stopped(make: Make):
+    nodes = make(layered_plan(units=2, tops=0), 3, submit=True)
+    nodes.start()
+    nodes.wait_up()
+    assert nodes.status("n1") == {"name": "n1", "waiting": True}
+    with pytest.raises(PeerError, match="runs no pipeline"):
+        nodes.caller.call("n0", "drain", {"name": "n1"})
+    plan = msgspec.to_builtins(nodes.plan)
+    plan["operators"] = msgspec.json.decode(msgspec.json.encode(nodes.plan.operators))
+    nodes.begin()
+    answer = nodes.caller.call("n0", "submit", {"plan": plan, "files": {"pipeline.py": "# nothing\n"}}, timeout=120)
+    assert sorted(answer["told"]) == nodes.names
+    nodes.until("the first rows", (nodes.dir / "sink" / "commit-0").exists, 60)
+    with pytest.raises(PeerError, match="no node is named"):
+        nodes.caller.call("n0", "drain", {"name": "n9"})
+    with pytest.raises(PeerError, match="runs another pipeline"):
+        nodes.caller.call("n0", "submit", {"plan": {**plan, "query": "other"}}, timeout=20)
+    with pytest.raises(PeerError, match="unknown action"):
+        nodes.caller.call("n0", "dance")
+    found = nodes.caller.call("n0", "events", {"since": 0})
+    assert any(e["event"] == "started" for e in found["events"])
+    nodes.finish()
+    assert nodes.difference() == ""
+    nodes.caller.call("n2", "stop", {"all": True})
+    for process in nodes.processes.values():
+        assert process.wait(20) == 0
+
+
+def test_a_restarted_node_comes_back_in_a_new_life_and_a_foreign_directory_is_refused(make: Make):
+    nodes = run(make(layered_plan(units=2, tops=0), 3))
+    nodes.kill("n2")
+    nodes.until("n2 to be out", lambda: "n2" not in nodes.status()["members"])
+    nodes.start("n2")
+    nodes.until("n2 to be back", lambda: nodes.status()["members"].get("n2") == 2, 60)
+    nodes.finish()
+    assert nodes.difference() == ""
+    nodes.kill("n1")
+    plan = msgspec.structs.replace(nodes.plan, query="another")
+    (nodes.dir / "plan.json").write_bytes(msgspec.json.encode(plan))
+    foreign = nodes.spawn("n1")
+    assert foreign.wait(30) == 1
+    assert "belongs to another deployment" in (nodes.dir / "n1.log").read_text()
+
+
+def openssl(*args: str) -> None:
+    subprocess.run(["openssl", *args], check=True, capture_output=True)
+
+
+def test_nodes_speak_tls_and_refuse_those_who_do_not(make: Make, tmp_path: Path):
+    ca, key, cert = (str(tmp_path / name) for name in ("ca.pem", "node.key", "node.pem"))
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(tmp_path / "ca.key"), "-out", ca,
+            "-days", "2", "-subj", "/CN=test ca")  # fmt: skip
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", str(tmp_path / "node.csr"),
+            "-subj", "/CN=127.0.0.1")  # fmt: skip
+    (tmp_path / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("x509", "-req", "-in", str(tmp_path / "node.csr"), "-CA", ca, "-CAkey", str(tmp_path / "ca.key"),
+            "-CAcreateserial", "-out", cert, "-days", "2", "-extfile", str(tmp_path / "ext"))  # fmt: skip
+    tls = {"ca": ca, "cert": cert, "key": key}
+    nodes = run(make(layered_plan(units=2, tops=0), 2, settings={"tls": tls}, scheme="grpc+tls"))
+    plain = {n: e.replace("grpc+tls", "grpc") for n, e in nodes.endpoints.items()}
+    with pytest.raises(PeerError):
+        Caller("plain", plain, Security.load(nodes.dir / "secret")).call("n0", "ping", timeout=2)
+    nodes.finish()
+    assert nodes.difference() == ""
+
+
+def test_it_listens_nowhere_else_without_tls(make: Make):
+    nodes = make(layered_plan(units=1, tops=0), 1, settings={"listen": "0.0.0.0"})
+    nodes.start()
+    assert nodes.processes["n0"].wait(30) == 1
+    assert "without TLS" in (nodes.dir / "n0.log").read_text()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_that_is_gone_for_good_costs_no_row(make: Make, sign: signal.Signals):
+    nodes = run(make(layered_plan(), 4))
+    time.sleep(0.5)
+    nodes.signal("n3", sign)
+    nodes.until("n3 to be out", lambda: "n3" not in nodes.status()["members"])
+    if sign == signal.SIGSTOP:
+        time.sleep(5)
+        nodes.signal("n3", signal.SIGCONT)
+        nodes.until("n3 to be back", lambda: nodes.status()["members"].get("n3") == 1, 30)
+    nodes.finish()
+    assert nodes.difference() == ""
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__, "-s"]))

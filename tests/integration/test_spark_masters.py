@@ -1,0 +1,67 @@
+"""Stages on a real standalone cluster, and stages whose standby takes over."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.packets import Traffic, write_json
+from support.standalone import Standalone
+from test_spark_end_to_end import assert_sink_holds, started
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+SCHEMA = "ts timestamp, src string, bytes long"
+
+
+def test_stage_and_sink_run_on_a_standalone_cluster(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    for i in range(12):
+        write_json(tmp_path / "in", i)
+    cluster = Standalone(tmp_path / "cluster")
+    conf = {
+        "spark.driver.memory": "600m",
+        "spark.executor.memory": "500m",
+        "spark.executor.cores": "1",
+        "spark.cores.max": "2",
+    }
+    run = started(tmp_path, spark, master=cluster.url, conf=conf)
+    try:
+        run.wait_running("talkers_in")
+        run.wait_running("out_0")
+        run.finish(["out_0"])
+        assert_sink_holds(spark, tmp_path, spark.read.schema(SCHEMA).json(str(tmp_path / "in")))
+        applications = {e.partition("/")[0] for e in cluster.executors()}
+        assert len(applications) == 2
+        assert len(cluster.executors()) >= 4
+    finally:
+        run.close()
+        cluster.close()
+
+
+def test_a_warm_standby_takes_over_within_a_few_seconds(spark, tmp_path):
+    run = started(tmp_path, spark, standby=True)
+    traffic = Traffic(tmp_path / "in")
+    try:
+        run.wait_running("talkers_in")
+        run.wait("the standby of the stage", lambda: run.all_events("stage-ready", "talkers_in"))
+        run.wait("the standby of the sink", lambda: run.all_events("stage-ready", "out_0"))
+        took = {}
+        for stage in ("talkers_in", "out_0"):
+            driver = run.driver(stage)
+            assert driver is not None
+            began = time.monotonic()
+            run.kill(driver["pid"])
+
+            def batches(stage: str = stage, epoch: int = driver["epoch"]) -> bool:
+                now = run.driver(stage)
+                return bool(now and now["epoch"] > epoch and now["last"].get("event") == "batch")
+
+            run.wait("the first batch of the standby", batches)
+            took[stage] = time.monotonic() - began
+        print("standby:", {k: round(v, 2) for k, v in took.items()})
+        traffic.stop()
+        run.finish(["out_0"])
+        assert_sink_holds(spark, tmp_path, spark.read.schema(SCHEMA).json(str(tmp_path / "in")))
+    finally:
+        traffic.stop()
+        run.close()
