@@ -1,6 +1,6 @@
 """A file that cannot be parsed, a column that changes its type: one clear event, nothing lost, the rest keeps running.
 
-In the same run, a Spark program of its own reads the stream with format("holdfast"), as a stream and as a batch.
+In the same run, a Spark program of its own reads the stream with format("holdfast").
 """
 
 from __future__ import annotations

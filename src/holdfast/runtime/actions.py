@@ -31,7 +31,7 @@ from holdfast.runtime.rows import batches_of
 from holdfast.runtime.status import status
 
 if TYPE_CHECKING:
-    from holdfast.runtime.node import NodeProcess
+    from holdfast.runtime.process import NodeProcess
 
 #: How often a fetch looks whether the rows have been made.
 LOOK_S = 0.005

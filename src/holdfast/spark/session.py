@@ -1,9 +1,9 @@
 """The Spark session of a stage: Java found, settings that make a micro-batch short, the package where workers are.
 
-The settings are defaults; whatever the user sets wins. Measured on two cores (see docs/spark/costs.md): the plain
-checkpoint file manager and file system take a micro-batch from 153 ms to 70 ms; without adaptive execution and with
-one shuffle partition the pre-aggregation of a batch is one small job. Spark's checkpoint need not survive a power
-cut: the stage's ledger is the truth, and the checkpoint is made to agree with it at every start.
+The settings are defaults; whatever the user sets wins. The plain checkpoint file manager and file system take a
+micro-batch from 153 ms to 70 ms (SPARK-NOTES; docs/spark/costs.md has what was measured with these settings).
+Spark's checkpoint need not survive a power cut: the stage's ledger is the truth, and the checkpoint is made to agree
+with it at every start.
 """
 
 from __future__ import annotations
