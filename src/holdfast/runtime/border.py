@@ -11,7 +11,7 @@ from holdfast.model import messages as m
 
 def is_known(message: m.Message, node: Node) -> bool:
     topology = node.topology
-    if isinstance(message, m.Subscribe | m.Data | m.Trimmed):
+    if isinstance(message, m.Subscribe | m.Data):
         return message.edge in topology.consumers
     if isinstance(message, m.Capture | m.Pasted):
         return message.unit in topology.unit

@@ -16,7 +16,8 @@ from holdfast.model import messages as m
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
 from holdfast.runtime.actions import Actions
-from holdfast.runtime.node import NodeProcess, _is_known
+from holdfast.runtime.border import is_known
+from holdfast.runtime.process import NodeProcess
 
 PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, units=1), operators=(), stages=())
 
@@ -55,8 +56,8 @@ def test_files_of_a_pipeline_stay_in_its_directory(tmp_path, name):
 
 def test_a_message_that_no_part_of_a_node_takes_is_turned_away():
     node = SimpleNamespace(topology=PLAN.topology, handlers={m.Data: None}, ledgers={})
-    assert not _is_known(m.Trimmed(edge="u0.0", epoch=1, first=3), node)  # pyright: ignore[reportArgumentType]
-    assert _is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
+    assert not is_known(m.Trimmed(edge="u0.0", epoch=1, first=3), node)  # pyright: ignore[reportArgumentType]
+    assert is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_slow_spill_does_not_hold_up_what_leaves_the_node():
