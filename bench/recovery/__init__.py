@@ -46,7 +46,7 @@ def _options(home: Path) -> dict[str, Any]:
 
 def _environment(options: dict[str, Any]) -> dict[str, str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {**os.environ, "PYTHONPATH": path, "HOLDFAST_BENCH": json.dumps(options)}
+    return {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "HOLDFAST_BENCH": json.dumps(options)}
 
 
 def arrivals(options: dict[str, Any]) -> list[dict[str, float]]:
@@ -63,10 +63,19 @@ def pause(times: list[float], at: float) -> float:
     return max(spans, default=float("nan"))
 
 
-def _wait_for(options: dict[str, Any], since: float, count: int, limit_s: float, what: str) -> None:
+def _wait_for(
+    options: dict[str, Any],
+    since: float,
+    count: int,
+    limit_s: float,
+    what: str,
+    process: subprocess.Popen | None = None,
+) -> None:
     """Until so many batches have arrived after `since`."""
     deadline = time.monotonic() + limit_s
     while sum(a["at"] > since for a in arrivals(options)) < count:
+        if process is not None and process.poll() is not None:
+            raise RuntimeError(f"{what}: it ended with exit code {process.returncode}")
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what}: no output within {limit_s:.0f} s")
         time.sleep(0.1)
@@ -91,7 +100,7 @@ def _plain(kills: int, quiet_s: float, home: Path) -> list[dict[str, Any]]:
 
     process = start()
     try:
-        _wait_for(options, 0.0, 20, FIRST_LIMIT_S, "plain Structured Streaming")
+        _wait_for(options, 0.0, 20, FIRST_LIMIT_S, "plain Structured Streaming", process)
         for number in range(kills):
             time.sleep(quiet_s)
             usual = _usual([a["at"] for a in arrivals(options)])
@@ -185,7 +194,7 @@ def _victim(started, *, with_stage: bool, number: int) -> str:
 
 def run(quick: bool) -> Report:
     report = Report("recovery", DESCRIPTION)
-    kills, quiet_s = (2, 5.0) if quick else (5, 15.0)
+    kills, quiet_s = (2, 5.0) if quick else (5, 8.0)
     heartbeat = "100 ms"
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         homes = {name: Path(scratch) / name for name in ("holdfast", "plain")}
