@@ -124,7 +124,7 @@ class Primary:
             )
             return
         if message.at < queue.trimmed:
-            if message.consumer in queue.owners:
+            if message.consumer in self.topology.unit:
                 return  # overtaken by what the same consumer has acknowledged since
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))

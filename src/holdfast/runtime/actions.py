@@ -31,7 +31,7 @@ from holdfast.runtime.rows import batches_of
 from holdfast.runtime.status import status
 
 if TYPE_CHECKING:
-    from holdfast.runtime.node import NodeProcess
+    from holdfast.runtime.process import NodeProcess
 
 #: How often a fetch looks whether the rows have been made.
 LOOK_S = 0.005
@@ -157,12 +157,11 @@ class Actions:
         """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""
         if body.get("forwarded"):
             return []
-        timeout_s = 60.0 if action == "submit" else 10.0  # only that one waits for anything
         others = [name for name in sorted(self.process.config.endpoints) if name != self.process.name]
 
         def tell(name: str) -> str | None:
             try:
-                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout_s)
+                self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=10)
                 return name
             except HoldfastError as error:
                 self.process.events.write("untold", f"{name} could not be told to {action}: {error}", peer=name)

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.config import Config
+from holdfast.model.plan import Plan
 from holdfast.runtime.links import host_port
 from holdfast.runtime.security import TlsFiles
 
@@ -171,3 +172,12 @@ def make_config(found: dict[str, Any], where: str = "the command line") -> NodeC
         raise ConfigError("a setting of the node cannot be used", detail=f"{where}: {error}") from error
     config.check()
     return config
+
+
+def read_plan(path: Path) -> Plan:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(
+            "the plan cannot be read", detail=f"{path}: {error}", hint="Plan the pipeline again."
+        ) from error

@@ -77,6 +77,22 @@ def _unit(node: Node, unit: str) -> dict[str, Any]:
     }
 
 
+def waiting(node: Node) -> dict[str, int]:
+    """Elements that wait on each edge: handed over and not consumed, or made and not acknowledged."""
+    found: dict[str, int] = {}
+    for primary in node.host.primaries.values():
+        for i in primary.copy.inputs:
+            found[i.edge] = sum(b.end - b.start for b in i.queue)
+        for q in primary.copy.outputs:
+            found[q.edge] = q.next - q.trimmed
+    return {edge: count for edge, count in found.items() if count}
+
+
+def waiting_text(queues: dict[str, int]) -> str:
+    longest = max(queues, key=lambda edge: queues[edge])
+    return f"{sum(queues.values())} elements wait on {len(queues)} edges, most on {longest}: {queues[longest]}."
+
+
 def figures(node: Node) -> Figures:
     found: Figures = [
         ("record_version", (), node.record.version),

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: A source that never runs dry: so long is read on after `finish`, then the stage ends where it stands.
-FINISH_S_MAX = 60.0
+#: A source that never runs dry: so long is read on after `finish`, then the stage ends where it stands. Long, because
+#: what a finite backlog still has when it ends would never be read.
+FINISH_S_MAX = 3600.0
 
 
 class FeedingStage:

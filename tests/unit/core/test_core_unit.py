@@ -274,6 +274,16 @@ def test_a_fenced_consumer_cannot_acknowledge_and_one_ahead_is_waited_for():
     host("b#1").on_subscribe("r0", m.Subscribe(epoch=1, **ask), 0, ready)
 
 
+def test_a_sink_that_went_back_behind_its_acknowledgement_is_told_instead_of_waiting_for_ever():
+    """Its checkpoint was put back, or lost with its machine."""
+    made, ready = host(), Ready()
+    queue = made.copies["u0"].outputs[0]
+    queue.append((), 10)
+    made.on_subscribe("r0", m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=1, ack=1), 0, Ready())
+    made.on_subscribe("r0", m.Subscribe(edge="u0.0", consumer="r0", epoch=2, at=0, ack=0), 0, ready)
+    assert [message for _, message in ready.send] == [m.Trimmed(edge="u0.0", epoch=1, first=1)]
+
+
 def test_a_full_holder_turns_a_stage_away():
     made = host()
     hand = HandOver(made)
@@ -402,5 +412,3 @@ def test_a_guest_whose_rows_are_gone_holds_nothing():
     assert queue.leases == {}
     made.on_subscribe("g0", m.Subscribe(edge="u0.0", consumer="g0", epoch=1, at=2, ack=2), 5, ready)
     assert queue.leases == {"g0": 5 + CONFIG.lease_ns}
-    made.on_subscribe("r0", m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=0, ack=0), 5, ready)
-    assert not [x for to, x in ready.send if to == "r0"]

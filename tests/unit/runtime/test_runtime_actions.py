@@ -1,64 +1,37 @@
-"""What one can tell a node, without a network: a pipeline reaches all nodes at once."""
+"""What one can tell a node, without a network."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import HoldfastError, InputError
+from holdfast.errors import InputError
 from holdfast.model import messages as m
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
 from holdfast.runtime.actions import Actions
-from holdfast.runtime.node import NodeProcess, _is_known
+from holdfast.runtime.border import is_known
+from holdfast.runtime.process import NodeProcess
 
 PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, units=1), operators=(), stages=())
 
 
-class Cluster:
-    """Three nodes, each of which starts only when the others have been told, as at a first start."""
-
-    def __init__(self, directory: Any) -> None:
-        self.told = threading.Barrier(3, timeout=5)
-        self.name = "n0"
-        self.plan = None
-        self.config = SimpleNamespace(dir=str(directory), endpoints=dict.fromkeys(("n0", "n1", "n2"), "grpc://h:1"))
-        self.caller = self
-        self.events = SimpleNamespace(write=lambda *_, **__: None)
-
-    def deploy(self, plan: Plan) -> None:
-        self.told.wait()
-
-    def call(self, name: str, action: str, body: dict, timeout: float) -> dict:
-        if name == "n9":
-            raise HoldfastError("gone")
-        self.told.wait()
-        return {}
-
-
-def test_a_pipeline_reaches_all_nodes_at_once(tmp_path):
-    cluster = Cluster(tmp_path)
-    answer = Actions(cluster).submit({"plan": msgspec.to_builtins(PLAN), "files": {"pipeline.py": "x = 1"}})  # pyright: ignore[reportArgumentType]
-    assert answer == {"told": ["n0", "n1", "n2"]}
-    assert (tmp_path / "pipeline.py").read_text() == "x = 1"
-
-
 @pytest.mark.parametrize("name", ["../x", "/tmp/holdfast-x", "a/../../x"])
 def test_files_of_a_pipeline_stay_in_its_directory(tmp_path, name):
+    process = SimpleNamespace(name="n0", plan=None, config=SimpleNamespace(dir=str(tmp_path)))
     with pytest.raises(InputError, match="outside"):
-        Actions(Cluster(tmp_path)).submit({"plan": msgspec.to_builtins(PLAN), "files": {name: "x"}})  # pyright: ignore[reportArgumentType]
+        Actions(process).submit({"plan": msgspec.to_builtins(PLAN), "files": {name: "x"}})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_message_that_no_part_of_a_node_takes_is_turned_away():
     node = SimpleNamespace(topology=PLAN.topology, handlers={m.Data: None}, ledgers={})
-    assert not _is_known(m.Trimmed(edge="u0.0", epoch=1, first=3), node)  # pyright: ignore[reportArgumentType]
-    assert _is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
+    assert not is_known(m.Trimmed(edge="u0.0", epoch=1, first=3), node)  # pyright: ignore[reportArgumentType]
+    assert is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_slow_spill_does_not_hold_up_what_leaves_the_node():
