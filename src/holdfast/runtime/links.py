@@ -28,6 +28,8 @@ from holdfast.runtime.security import Security
 
 QUEUE_MAX = 4_096
 BACKOFF_MIN_S, BACKOFF_MAX_S, REFUSED_S = 0.05, 0.5, 2.0
+#: Closing a link waits so long for a write that is under way.
+CLOSE_S_MAX = 0.2
 PROBES, PROBE_S = 30, 0.2
 #: gRPC's own back-off is made short, and each link has its own connection: a dead peer must not slow a living one.
 CHANNEL = [
@@ -111,6 +113,12 @@ class Outgoing:
         with self._wanted:
             self._closed = True
             self._wanted.notify()
+
+    def has_ended(self, limit_s: float) -> bool:
+        """After `close`: does nobody write any more?"""
+        if self._thread is not threading.current_thread():
+            self._thread.join(limit_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
@@ -207,6 +215,8 @@ class _Lane:
         reader = self._reader
         if reader is not None:
             reader.cancel()
+        if self.out.has_ended(CLOSE_S_MAX):
+            self._drop()  # here, or Arrow writes to stderr what it thinks of a stream that is closed by its destructor
 
     def _open(self) -> flight.FlightStreamWriter:
         self._drop()
