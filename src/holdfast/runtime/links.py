@@ -37,7 +37,6 @@ CHANNEL = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.keepalive_time_ms", 10_000),
 ]
 
 #: What the opener of a stream says first, and what it hears when it was let in.
