@@ -21,7 +21,7 @@ demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at t
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.installed  ## every test, the ones on Spark included (under 20 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12
 
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
 
@@ -33,7 +33,7 @@ types: $(VENV)/.installed
 	$(BIN)/pyright
 
 fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not spark and not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not spark and not slow'
 
 bench: $(VENV)/.installed  ## every bench in its quick form
 	$(BIN)/python -m bench all --quick

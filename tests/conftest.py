@@ -19,3 +19,24 @@ settings.load_profile(os.environ.get("HOLDFAST_HYPOTHESIS", "default"))
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # the workers of xdist then find them on disk
         warm_up()
+
+
+#: Files whose tests start whole clusters, most of them with several JVMs: one at a time, or they only wait for each other.
+CLUSTERS = (
+    "test_core_conformance",
+    "test_faults",
+    "test_nodes",
+    "test_spark_bad_input",
+    "test_spark_between",
+    "test_spark_end_to_end",
+    "test_spark_masters",
+    "test_spark_port",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """With `--dist loadgroup`: a file stays on one worker, and all clusters on the same one."""
+    for item in items:
+        name = item.path.stem
+        item.add_marker(pytest.mark.xdist_group("clusters" if name in CLUSTERS else name))
