@@ -21,7 +21,7 @@ def pytest_configure(config):
         warm_up()
 
 
-#: Files whose tests start whole clusters, most of them with several JVMs: one at a time, or they only wait for each other.
+#: Files whose tests start whole clusters, most with several JVMs: one at a time, or they only wait for each other.
 CLUSTERS = (
     "test_core_conformance",
     "test_faults",
