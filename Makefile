@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test demo check lint types fast bench clean help
+.PHONY: test long demo check lint types fast bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -20,8 +20,11 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about two minutes)
 	$(BIN)/holdfast demo
 
-test: $(VENV)/.installed  ## every test, the ones on Spark included (under 20 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12
+test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (under 20 minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12 -m 'not long'
+
+long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (five minutes)
+	$(BIN)/python -m pytest -m long
 
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
 
@@ -33,7 +36,7 @@ types: $(VENV)/.installed
 	$(BIN)/pyright
 
 fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not spark and not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not spark and not slow and not long'
 
 bench: $(VENV)/.installed  ## every bench in its quick form
 	$(BIN)/python -m bench all --quick

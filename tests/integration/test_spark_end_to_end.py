@@ -56,6 +56,7 @@ def assert_sink_holds(spark, tmp_path: Path, rows) -> None:
     assert found.count() > 0
 
 
+@pytest.mark.long
 def test_kill_9_of_every_process_of_spark_loses_and_doubles_nothing(spark, tmp_path):
     run = started(tmp_path, spark)
     traffic = Traffic(tmp_path / "in")

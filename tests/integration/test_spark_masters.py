@@ -38,6 +38,7 @@ def test_stage_and_sink_run_on_a_standalone_cluster(spark, tmp_path):
         cluster.close()
 
 
+@pytest.mark.long
 def test_a_warm_standby_takes_over_within_a_few_seconds(spark, tmp_path):
     run = started(tmp_path, spark, standby=True)
     traffic = Traffic(tmp_path / "in")
