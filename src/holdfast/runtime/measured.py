@@ -1,7 +1,7 @@
 """What a running pipeline measures of itself, in the prescriber's terms: `prescribe --from RUN` and `run --sla`.
 
-Per operator: the window (from the plan), input rate and rewritten state (from what its units have counted between two
-looks), the size of its state now; and for all of them the mean time between failures, from the event log. With few
+Per operator: the window (from the plan), the input rate (from what its units have counted between two looks), how much
+of its state is rewritten, and the size of its state now; and for all of them the mean time between failures, from the event log. With few
 failures seen the log says little, so one failure at the prior's mean time is counted in: the estimate starts at the
 prior and moves to what was seen.
 """
@@ -85,7 +85,6 @@ def compare(plan: Plan, before: dict[str, Sample], after: dict[str, Sample], mtb
         if first is None or last is None or last.at <= first.at or last.bytes_in <= first.bytes_in:
             continue
         seconds, taken = last.at - first.at, last.bytes_in - first.bytes_in
-        captured = max(0, last.captured_bytes - first.captured_bytes)
         found.append(
             Measured(
                 operator=operator.name,
@@ -93,7 +92,8 @@ def compare(plan: Plan, before: dict[str, Sample], after: dict[str, Sample], mtb
                 input_rate=taken / seconds,
                 rows_rate=(last.rows_in - first.rows_in) / seconds,
                 checkpoint_size=float(max(1, last.state_bytes)),
-                churn=max(0.01, captured / taken),
+                # over all it has run: captures may be further apart than two looks
+                churn=max(0.01, last.captured_bytes / last.bytes_in),
                 mtbf=mtbf,
             )
         )

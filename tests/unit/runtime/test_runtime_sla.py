@@ -36,7 +36,7 @@ def test_rates_come_from_two_looks_at_the_primaries():
     (found,) = compare(plan(), before, after, mtbf=99.0)
     assert found.input_rate == 2 * 4_000 / 2.0
     assert found.checkpoint_size == 1_400
-    assert found.churn == pytest.approx(0.25)
+    assert found.churn == pytest.approx(0.2)
     assert found.window == 10.0
     assert found.mtbf == 99.0
 
