@@ -1,9 +1,9 @@
 """What a running pipeline measures of itself, in the prescriber's terms: `prescribe --from RUN` and `run --sla`.
 
 Per operator: the window (from the plan), the input rate (from what its units have counted between two looks), how much
-of its state is rewritten, and the size of its state now; and for all of them the mean time between failures, from the event log. With few
-failures seen the log says little, so one failure at the prior's mean time is counted in: the estimate starts at the
-prior and moves to what was seen.
+of its state is rewritten, and the size of its state now; and for all of them the mean time between failures, from the
+event log. With few failures seen the log says little, so one failure at the prior's mean time is counted in: the
+estimate starts at the prior and moves to what was seen.
 """
 
 from __future__ import annotations
