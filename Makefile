@@ -23,7 +23,7 @@ demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at t
 test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (under 20 minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12 -m 'not long'
 
-long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (five minutes)
+long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (eight minutes)
 	$(BIN)/python -m pytest -m long
 
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
