@@ -21,9 +21,10 @@ demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at t
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (under 20 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12 -m 'not long'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 8 -m 'not cluster and not long'
+	$(BIN)/python -m pytest --durations 8 -m 'cluster and not long'
 
-long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (eight minutes)
+long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (about twelve minutes)
 	$(BIN)/python -m pytest -m long
 
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
@@ -36,7 +37,7 @@ types: $(VENV)/.installed
 	$(BIN)/pyright
 
 fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not spark and not slow and not long'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not cluster and not spark and not slow and not long'
 
 bench: $(VENV)/.installed  ## every bench in its quick form
 	$(BIN)/python -m bench all --quick

@@ -21,7 +21,7 @@ def pytest_configure(config):
         warm_up()
 
 
-#: Files whose tests start whole clusters, most with several JVMs: one at a time, or they only wait for each other.
+#: Files whose tests start whole clusters, most with several JVMs: side by side they would only wait for each other.
 CLUSTERS = (
     "test_core_conformance",
     "test_faults",
@@ -34,9 +34,7 @@ CLUSTERS = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """With `--dist loadgroup`: a file stays on one worker, and all clusters on the same one."""
-    for item in items:
-        name = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("clusters" if name in CLUSTERS else name))
+def pytest_itemcollected(item):
+    """`make test` runs these after the others, one at a time."""
+    if item.path.stem in CLUSTERS:
+        item.add_marker(pytest.mark.cluster)

@@ -25,7 +25,7 @@ from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
 from holdfast.model.topology import ReaderSpec, StageSpec, Topology, UnitSpec
 from holdfast.operators import build
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 WINDOW_S = 10
 SHARDS = 2
