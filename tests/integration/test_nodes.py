@@ -221,6 +221,7 @@ def test_rows_are_fetched_from_where_they_are(make: Make):
         nodes.caller.fetch(home, ticket)
 
 
+@pytest.mark.long  # needs both cores: beside anything else it measures the machine
 def test_a_node_that_is_long_busy_with_one_step_is_not_taken_for_dead(make: Make):
     """A window of a million and more keys closes at once: no suspicion may come of it."""
     plan = layered_plan(units=1, tops=0, window_us=2_500_000)
