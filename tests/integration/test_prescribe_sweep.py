@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError
 from holdfast.prescriber import Scenario
 from holdfast.prescriber.emulator.sizes import grouped_count_sizes, read_with_arrow, read_with_spark
 from holdfast.prescriber.recommend import front_runners
-from holdfast.prescriber.sweep import winner_row
+from holdfast.prescriber.sweep import sweep_file, winner_row
 
 HEAD = "team,sla,window,checkpoint_size,input_rate,mtbf,rr_max\n"
 
@@ -77,3 +77,15 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path):
     (tmp_path / "x.parquet").write_text("no")
     with pytest.raises(ConfigError, match="cannot read"):
         read_with_arrow(tmp_path / "x.parquet")
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_already_is_used_and_left_alone(spark, tmp_path):
+    """A sweep once stopped the caller's Spark; every later test of the same process failed on it."""
+    pq.write_table(pa.table({"user_id": [1, 2], "ts_us": [10, 20]}), tmp_path / "events.parquet")
+    read_with_spark(tmp_path / "events.parquet")
+    (tmp_path / "in.csv").write_text(HEAD + "a,99%,1min,30MB,1MB/s,30d,\n")
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert sweep_file(str(tmp_path / "in.csv"), str(tmp_path / "out.csv")) == 1
+    assert spark.range(3).count() == 3
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before

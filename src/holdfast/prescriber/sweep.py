@@ -8,7 +8,7 @@ reason in `error` and does not stop the others. Only this module of the prescrib
 from __future__ import annotations
 
 import csv
-import os
+import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -59,21 +59,11 @@ def sweep_file(path: str, out: str | None = None, *, models: str = "exact", mast
     if not Path(path).is_file():
         raise ConfigError(f"cannot read {path}: no such file")
     catalogue(models)  # a misspelt set of models must not wait for Spark to start
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise ConfigError("--sweep needs Spark", hint="Install holdfast[spark].") from None
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers must find this package and its dependencies
-    spark = (
-        SparkSession.builder.master(master)
-        .appName("holdfast-sweep")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
-        .getOrCreate()
-    )
-    try:
-        spark.sparkContext.setLogLevel("ERROR")
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError("--sweep needs Spark", hint="Install holdfast[spark].")
+    from holdfast.spark.session import borrowed
+
+    with borrowed("holdfast-sweep", master, {"spark.sql.execution.arrow.maxRecordsPerBatch": "64"}) as spark:
         lines = spark.read.option("header", True).csv(path)
         columns = [name for name in lines.columns if name not in RESULT]
         kept = lines.select(*columns)
@@ -81,8 +71,6 @@ def sweep_file(path: str, out: str | None = None, *, models: str = "exact", mast
         slots = spark.sparkContext.defaultParallelism
         rows = kept.repartition(slots * 4).mapInPandas(_mapper(models), schema)
         return _write((row.asDict() for row in rows.collect()), [*columns, *RESULT], out)
-    finally:
-        spark.stop()
 
 
 def _result_schema() -> list[str]:

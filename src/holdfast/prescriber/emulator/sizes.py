@@ -79,15 +79,10 @@ def read_with_arrow(path: str | Path, user: str = "user_id", time: str = "ts_us"
 
 def read_with_spark(path: str | Path, user: str = "user_id", time: str = "ts_us", master: str = "local[1]") -> Events:
     """The same through Spark, which reads whatever Spark reads as Parquet."""
-    from pyspark.sql import SparkSession
+    from holdfast.spark.session import borrowed
 
-    spark = (
-        SparkSession.builder.master(master).appName("holdfast-sizes").config("spark.ui.enabled", "false").getOrCreate()
-    )
-    try:
+    with borrowed("holdfast-sizes", master) as spark:
         rows = spark.read.parquet(str(path)).select(user, time).toArrow()
-    finally:
-        spark.stop()
     return _events(rows[user].to_pylist(), rows[time].to_numpy().astype(np.float64), str(path))
 
 
