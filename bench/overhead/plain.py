@@ -10,9 +10,11 @@ from pyspark.sql import functions as F
 
 from bench.overhead.data import SCHEMA
 from bench.recovery.plain import _SETTINGS
+from holdfast.spark.java import find_java
 
 
 def main() -> None:
+    find_java()
     options = json.loads(sys.argv[1])
     builder = SparkSession.builder.master("local[2]").appName("plain").config("spark.driver.memory", "6g")
     for name, value in _SETTINGS.items():

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.recovery.clock import Clock
+from holdfast.spark.java import find_java
 
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -31,6 +32,7 @@ _SETTINGS = {
 
 
 def main() -> None:
+    find_java()
     options = json.loads(sys.argv[1])
     builder = SparkSession.builder.master("local[2]").appName("plain")
     for name, value in _SETTINGS.items():

@@ -13,6 +13,9 @@ import pytest
 def spark() -> Iterator:
     from pyspark.sql import SparkSession
 
+    from holdfast.spark.java import find_java
+
+    find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[2]")

