@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from bench.overhead.data import SCHEMA
 from bench.recovery.plain import _SETTINGS
-from holdfast.spark.java import find_java
+from holdfast.jvm import find_java
 
 
 def main() -> None:

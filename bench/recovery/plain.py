@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.recovery.clock import Clock
-from holdfast.spark.java import find_java
+from holdfast.jvm import find_java
 
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",

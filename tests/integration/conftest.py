@@ -13,7 +13,7 @@ import pytest
 def spark() -> Iterator:
     from pyspark.sql import SparkSession
 
-    from holdfast.spark.java import find_java
+    from holdfast.jvm import find_java
 
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

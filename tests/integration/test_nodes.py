@@ -18,7 +18,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from support.nodes import Nodes
+from support.nodes import PATHS, Nodes
 from support.plans import layered_plan
 
 from holdfast.errors import PeerError
@@ -317,6 +317,53 @@ def test_it_listens_nowhere_else_without_tls(make: Make):
     nodes.start()
     assert nodes.processes["n0"].wait(30) == 1
     assert "without TLS" in (nodes.dir / "n0.log").read_text()
+
+
+#: Moves the wall clock of a node that imports it, by as many seconds as a file says at the moment.
+CLOCK = """
+import os, sys, time
+def shift(real, unit):
+    def told():
+        try:
+            with open(os.environ["HOLDFAST_TEST_CLOCK"]) as file:
+                return real() + type(real())(float(file.read() or 0) * unit)
+        except (OSError, ValueError):
+            return real()
+    return told
+if "holdfast.runtime.node" in sys.orig_argv:  # not the source of its rows, which makes them by the clock
+    time.time, time.time_ns = shift(time.time, 1), shift(time.time_ns, 10**9)
+"""
+
+
+def test_a_clock_that_jumps_is_named_and_changes_nothing_else(make: Make, tmp_path: Path):
+    """One node of three has its wall clock moved ahead and back."""
+    nodes = make(layered_plan(), 3)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "sitecustomize.py").write_text(CLOCK)
+    clock = tmp_path / "clock"
+    nodes.env = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "moved"), PATHS]), "HOLDFAST_TEST_CLOCK": str(clock)}
+    nodes.start("n0")
+    nodes.env = {}
+    nodes.start("n1", "n2")
+
+    def promotions() -> int:
+        return sum(len(told(nodes, name, "promotion")) for name in nodes.names)
+
+    nodes.wait_up()
+    nodes.begin()
+    nodes.until("the first rows", (nodes.dir / "sink" / "commit-0").exists, 60)
+    lives, calm = nodes.status()["members"], promotions()
+    for seconds, word in ((3_600, "ahead by 3,600"), (-86_400, "back by 90,000"), (0, "ahead by 86,400")):
+        clock.write_text(str(seconds))
+        nodes.until(
+            f"n0 to see its clock {word}", lambda word=word: any(word in text for text in told(nodes, "n0", "clock"))
+        )
+        time.sleep(1.0)  # ten heartbeats
+    assert nodes.status()["members"] == lives
+    assert promotions() == calm
+    assert not told(nodes, "n1", "clock")
+    nodes.finish()
+    assert nodes.difference() == ""
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])

@@ -66,6 +66,8 @@ class Nodes:
         self.names = [f"n{i}" for i in range(nodes)]
         self.endpoints = {n: f"{scheme}://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
         self.processes: dict[str, subprocess.Popen] = {}
+        #: More of the environment of the nodes that are started from now on.
+        self.env: dict[str, str] = {}
         dir.mkdir(parents=True, exist_ok=True)
         make_secret(dir / "secret")
         if not submit:
@@ -92,7 +94,7 @@ class Nodes:
         for key, value in settings.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
         log = open(self.dir / f"{name}.log", "ab")  # noqa: SIM115 (closed by the process's end)
-        return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": PATHS})
+        return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": PATHS, **self.env})
 
     def begin(self) -> None:
         """Let rows appear from now on."""

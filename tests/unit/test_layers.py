@@ -17,6 +17,7 @@ LAYERS: list[tuple[bool, tuple[str, ...]]] = [
     (True, ("errors", "kernelcache", "model")),
     (True, ("state", "logs", "operators")),
     (True, ("core", "pipeline")),
+    (True, ("jvm",)),
     (False, ("prescriber", "sim")),
     (True, ("runtime", "spark")),  # a stage's driver is a process of the runtime
     (True, ("examples", "cli")),

@@ -61,7 +61,7 @@ def sweep_file(path: str, out: str | None = None, *, models: str = "exact", mast
     catalogue(models)  # a misspelt set of models must not wait for Spark to start
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("--sweep needs Spark", hint="Install holdfast[spark].")
-    from holdfast.spark.session import borrowed
+    from holdfast.jvm import borrowed
 
     with borrowed("holdfast-sweep", master, {"spark.sql.execution.arrow.maxRecordsPerBatch": "64"}) as spark:
         lines = spark.read.option("header", True).csv(path)

@@ -88,6 +88,7 @@ class Children:
         on_died: Callable[[Asset, int], None],
         on_news: Callable[[Asset, dict[str, Any]], None],
         silence_s: float,
+        standby_delay_s: float = 0.0,
     ) -> None:
         self._command = command or DEFAULT_COMMAND
         self._order = order
@@ -96,12 +97,13 @@ class Children:
         self._on_died = on_died
         self._on_news = on_news
         self._silence_s = silence_s
+        self._standby_delay_s = standby_delay_s
         self._lock = threading.RLock()
         self.children: dict[Asset, Child] = {}
         self._young_deaths: dict[Asset, int] = {}
-        #: Stages that shall stand by here; and those of them that want a new process.
+        #: Stages that shall stand by here, and when those of them that have no process get one.
         self._warm: set[Asset] = set()
-        self._again: set[Asset] = set()
+        self._due: dict[Asset, float] = {}
         self.finishing = False
         #: Stages that have said here that everything is through.
         self.done: set[Asset] = set()
@@ -112,7 +114,7 @@ class Children:
 
     def start(self, stage: Asset, epoch: int) -> None:
         with self._lock:
-            self._warm.discard(stage)
+            self._forget(stage)
             child = self.children.get(stage)
             if child is not None and child.epoch == WARM and child.process.poll() is None:
                 child.epoch = epoch
@@ -127,21 +129,26 @@ class Children:
                 started.tell({"finish": True})
 
     def warm(self, stage: Asset) -> None:
+        """Not at once: a JVM that starts takes what the machine has, just when others take over from a dead node."""
         with self._lock:
             self._warm.add(stage)
-            child = self.children.get(stage)
+            child = self.children.pop(stage, None)
             if child is not None:
                 self._stop(child)
-            self._spawn(stage, WARM)
+            self._due[stage] = time.monotonic() + self._standby_delay_s
 
     def stop(self, stage: Asset, epoch: int) -> None:
         with self._lock:
             if epoch == WARM:
-                self._warm.discard(stage)
+                self._forget(stage)
             child = self.children.get(stage)
             if child is not None and child.epoch == epoch:
                 self._stop(child)
                 del self.children[stage]
+
+    def _forget(self, stage: Asset) -> None:
+        self._warm.discard(stage)
+        self._due.pop(stage, None)
 
     def finish(self) -> None:
         """Every stage reads what is there, seals a last batch and ends; one that is started later, too."""
@@ -249,20 +256,22 @@ class Children:
         if self._closed.is_set():
             return
         if epoch == WARM:
-            self._again.add(stage)
+            with self._lock:
+                if stage in self._warm:
+                    self._due[stage] = time.monotonic()
         else:
             self._on_died(stage, epoch)
 
     def _watch(self) -> None:
-        """Find children that are stopped or silent; start those that stand by again."""
+        """Find children that are stopped or silent; start those that stand by, when their time has come."""
         stopped: dict[int, float] = {}
         while not self._closed.wait(min(1.0, self._silence_s / 4)):
             now = time.monotonic()
             with self._lock:
                 # here and not where its death was heard: the kernel kills a process with the *thread* that started it
-                while self._again:
-                    stage = self._again.pop()
-                    if stage in self._warm and stage not in self.children:
+                for stage in [stage for stage, due in self._due.items() if due <= now]:
+                    del self._due[stage]
+                    if stage not in self.children:
                         self._spawn(stage, WARM)
                 children = list(self.children.values())
             for child in children:

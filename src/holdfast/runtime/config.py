@@ -60,6 +60,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     child_silence: str = "5 s"
     #: Keep a warm Spark driver of every stage on a second node.
     standby: bool = False
+    #: Start a standby's JVM only so long after it is wanted: whatever takes over from a dead node goes first.
+    standby_delay: str = "8 s"
 
     # --- state and queues
     #: "delta" (what changed) or "whole", and how often.
@@ -129,7 +131,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for name, endpoint in self.endpoints.items():
             host_port(endpoint, name)
         self.core()
-        for key in ("busy_limit", "child_silence", "start_wait"):
+        for key in ("busy_limit", "child_silence", "start_wait", "standby_delay"):
             duration_ns(getattr(self, key), key)
         for key in ("state_limit", "page"):
             size_bytes(getattr(self, key), key)

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 KEPT = 5_000
+#: A wall clock that moves by more than this against the monotonic one has jumped: clocks that are set right drift less.
+JUMP_S = 1.0
 FILE_BYTES_MAX = 16 << 20
 
 
@@ -29,6 +31,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._number = 0
+        self._wall_ahead_s = time.time() - time.monotonic()
         #: When each rate-limited key was last told, and how often it happened since.
         self._told: dict[object, tuple[float, int]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,24 +39,38 @@ class EventLog:
 
     def write(self, event: str, text: str, **fields: Any) -> None:
         with self._lock:
-            self._number += 1
-            entry = {
-                "number": self._number,
-                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "node": self.node,
-                "event": event,
-                "text": text,
-                **fields,
-            }
-            self._kept.append(entry)
-            try:
-                self._file.write(json.dumps(entry, default=str) + "\n")
-                if self._file.tell() > FILE_BYTES_MAX:
-                    self._file.close()
-                    os.replace(self.path, self.path.with_suffix(".1.jsonl"))
-                    self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
-            except (OSError, ValueError):
-                self.lost += 1
+            self._look_at_clock()
+            self._enter(event, text, fields)
+
+    def _look_at_clock(self) -> None:
+        """Nothing goes by the wall clock, but who reads this diary should know that its times are not one line."""
+        ahead_s = time.time() - time.monotonic()
+        jumped_s, self._wall_ahead_s = ahead_s - self._wall_ahead_s, ahead_s
+        if abs(jumped_s) > JUMP_S:
+            where = "ahead" if jumped_s > 0 else "back"
+            text = f"The clock of {self.node}'s machine jumped {where} by {abs(jumped_s):,.1f} s."
+            text += " Only the times in this diary go by it; set the clock right to read diaries side by side."
+            self._enter("clock", text, {"seconds": round(jumped_s, 3)})
+
+    def _enter(self, event: str, text: str, fields: dict[str, Any]) -> None:
+        self._number += 1
+        entry = {
+            "number": self._number,
+            "time": datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds"),
+            "node": self.node,
+            "event": event,
+            "text": text,
+            **fields,
+        }
+        self._kept.append(entry)
+        try:
+            self._file.write(json.dumps(entry, default=str) + "\n")
+            if self._file.tell() > FILE_BYTES_MAX:
+                self._file.close()
+                os.replace(self.path, self.path.with_suffix(".1.jsonl"))
+                self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+        except (OSError, ValueError):
+            self.lost += 1
 
     def limited(self, key: object, every_s: float, event: str, text: str, **fields: Any) -> None:
         """Tell it at most once in so many seconds; `times` says how often it happened since."""

@@ -201,6 +201,7 @@ class NodeProcess:
             lambda stage, epoch: self.post(ChildDied(stage, epoch)),
             self._on_news,
             duration_ns(config.child_silence, "child_silence") / 1e9,
+            duration_ns(config.standby_delay, "standby_delay") / 1e9,
         )
         for name, endpoint in config.endpoints.items():
             if name != self.name:

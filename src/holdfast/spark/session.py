@@ -9,17 +9,15 @@ with it at every start.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.spark.java import find_java
+from holdfast.jvm import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,30 +93,3 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
     return spark
-
-
-@contextlib.contextmanager
-def borrowed(name: str, master: str = "local[*]", conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session for one calculation: beside the caller's where one runs, which stays, or one that stops at the end."""
-    find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers must find this package and its dependencies
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    if SparkContext._active_spark_context is not None:  # getActiveSession() knows only this thread's
-        beside = SparkSession.builder.getOrCreate().newSession()  # pyright: ignore[reportAttributeAccessIssue]
-        for key, value in (conf or {}).items():
-            if beside.conf.isModifiable(key):
-                beside.conf.set(key, value)
-        yield beside
-        return
-    builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
-    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    for key, value in {**quiet, **(conf or {})}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
-        spark.sparkContext.setLogLevel("ERROR")
-        yield spark
-    finally:
-        spark.stop()

@@ -79,7 +79,7 @@ def read_with_arrow(path: str | Path, user: str = "user_id", time: str = "ts_us"
 
 def read_with_spark(path: str | Path, user: str = "user_id", time: str = "ts_us", master: str = "local[1]") -> Events:
     """The same through Spark, which reads whatever Spark reads as Parquet."""
-    from holdfast.spark.session import borrowed
+    from holdfast.jvm import borrowed
 
     with borrowed("holdfast-sizes", master) as spark:
         rows = spark.read.parquet(str(path)).select(user, time).toArrow()

