@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from clusters import CLUSTERS, Cluster
+
+UNITS = ("u0", "u1", "u2", "u3", "v0")
 
 
 @pytest.fixture(params=["simulator", pytest.param("nodes", marks=pytest.mark.slow)])
@@ -13,6 +15,19 @@ def cluster(request) -> Iterator[Cluster]:
     made = CLUSTERS[request.param]()
     yield made
     made.close()
+
+
+def until(cluster: Cluster, what: str, holds: Callable[[], bool]) -> None:
+    """Let time pass until something holds. How long it takes is for the benches: here the machine may be busy."""
+    for _ in range(100):
+        cluster.run_for(100)
+        if holds():
+            return
+    raise AssertionError(f"not within 10 s: {what}")
+
+
+def is_protected(cluster: Cluster) -> bool:
+    return all(cluster.primary_of(unit) and cluster.backup_of(unit) for unit in UNITS)
 
 
 def test_nothing_happens_and_the_result_is_right(cluster: Cluster):
@@ -24,10 +39,9 @@ def test_a_killed_node_is_replaced_and_its_units_run_elsewhere(cluster: Cluster)
     cluster.run_for(800)
     victim, heir = cluster.primary_of("u1"), cluster.backup_of("u1")
     cluster.kill(victim)
-    cluster.run_for(700)
+    until(cluster, "the victim is out", lambda: victim not in cluster.members())
     assert cluster.primary_of("u1") == heir
-    assert cluster.backup_of("u1") not in ("", heir, victim)
-    assert victim not in cluster.members()
+    until(cluster, "u1 has a new backup", lambda: cluster.backup_of("u1") not in ("", heir, victim))
     assert cluster.finish() == ""
 
 
@@ -36,8 +50,7 @@ def test_a_node_that_comes_back_is_a_new_member(cluster: Cluster):
     cluster.kill("n2")
     cluster.run_for(700)
     cluster.start("n2")
-    cluster.run_for(700)
-    assert cluster.members()["n2"] == 2
+    until(cluster, "n2 is back in its second life", lambda: cluster.members().get("n2") == 2)
     assert cluster.finish() == ""
 
 
@@ -45,18 +58,17 @@ def test_a_frozen_node_wakes_up_and_does_no_harm(cluster: Cluster):
     cluster.run_for(800)
     victim = cluster.primary_of("v0")
     cluster.freeze(victim, 1_000)
-    cluster.run_for(1_500)
-    assert cluster.primary_of("v0") != victim
+    until(cluster, "another runs v0", lambda: cluster.primary_of("v0") != victim)
+    cluster.run_for(1_000)
     assert cluster.finish() == ""
 
 
 def test_two_nodes_die_one_after_the_other(cluster: Cluster):
     cluster.run_for(800)
     cluster.kill("n1")
-    cluster.run_for(900)
+    until(cluster, "all is protected without n1", lambda: "n1" not in cluster.members() and is_protected(cluster))
     cluster.kill("n2")
-    cluster.run_for(900)
-    assert sorted(cluster.members()) == ["n0", "n3"]
+    until(cluster, "n2 is out", lambda: sorted(cluster.members()) == ["n0", "n3"])
     assert cluster.finish() == ""
 
 
@@ -72,8 +84,7 @@ def test_driver_and_reader_die_and_every_row_counts_once(cluster: Cluster):
 def test_a_drained_node_holds_nothing_and_may_then_die(cluster: Cluster):
     cluster.run_for(800)
     cluster.drain("n0")
-    cluster.run_for(800)
-    assert "n0" not in [cluster.primary_of(u) for u in ("u0", "u1", "u2", "u3", "v0")]
-    assert "n0" not in [cluster.backup_of(u) for u in ("u0", "u1", "u2", "u3", "v0")]
+    until(cluster, "n0 runs nothing", lambda: "n0" not in [cluster.primary_of(u) for u in UNITS])
+    until(cluster, "n0 backs nothing up", lambda: "n0" not in [cluster.backup_of(u) for u in UNITS])
     cluster.kill("n0")
     assert cluster.finish() == ""
