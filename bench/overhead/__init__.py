@@ -2,7 +2,8 @@
 
 Throughput: a backlog of parquet files, one file per micro-batch, count and sum per key over tumbling windows, from
 1,000 to 10,000,000 keys; rows per second and CPU seconds per 100,000 rows between the commit of an early batch and
-that of the last one, over all processes of each system. Protection off is a single node, on is three with a backup of
+that of the last one, over all processes of each system; Holdfast is through only when its units have consumed all and
+its sink has written what came of it. Protection off is a single node, on is three with a backup of
 every unit. Delay: 20,000 rows a second by the wall clock (the source of bench/recovery), the time between the end of a
 window and its arrival at the sink.
 """
@@ -18,9 +19,11 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from bench import recovery
@@ -39,14 +42,15 @@ class Meter:
     """Watches a checkpoint's commits, and the CPU of all processes below (and of) some roots."""
 
     def __init__(self, commits: Path, last: int, roots: list[int]) -> None:
-        self.commits = commits
-        self.last = last
+        self.first, self.final = commits / str(FIRST_BATCH), commits / str(last)
+        self.batches = last - FIRST_BATCH
         self.roots = roots
-        self.began = self.ended = (0.0, 0.0)
-        self.done = threading.Event()
+        self.committed = threading.Event()
         self._cpu: dict[int, float] = {}
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        #: (moment, CPU seconds so far)
+        self._samples: list[tuple[float, float]] = []
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
 
     def _cpu_s(self) -> float:
         """All CPU seconds so far; a process that has ended keeps what it had."""
@@ -64,23 +68,27 @@ class Meter:
         return sum(self._cpu.values())
 
     def _run(self) -> None:
-        while not self.done.wait(0.05):
-            cpu = self._cpu_s()
-            if not self.began[0] and (self.commits / str(FIRST_BATCH)).exists():
-                self.began = ((self.commits / str(FIRST_BATCH)).stat().st_mtime, cpu)
-            if (self.commits / str(self.last)).exists():
-                self.ended = ((self.commits / str(self.last)).stat().st_mtime, cpu)
-                self.done.set()
+        while not self._closed.wait(0.1):
+            self._samples.append((time.time(), self._cpu_s()))
+            if self.final.exists():
+                self.committed.set()
 
     def wait(self, what: str) -> None:
-        if not self.done.wait(LIMIT_S):
-            self.done.set()
+        if not self.committed.wait(LIMIT_S):
             raise RuntimeError(f"{what}: not through within {LIMIT_S:.0f} s")
 
-    def figures(self, rows_per_file: int) -> dict[str, float]:
-        rows = rows_per_file * (self.last - FIRST_BATCH)
-        seconds, cpu = self.ended[0] - self.began[0], self.ended[1] - self.began[1]
-        return {"rows_per_s": round(rows / seconds), "cpu_s_per_100k": round(cpu / rows * 100_000, 3)}
+    def figures(self, rows_per_file: int, ended: float | None = None) -> dict[str, float]:
+        """From the commit of an early batch to that of the last one, or to `ended` if that is later."""
+        self._closed.set()
+        rows = rows_per_file * self.batches
+        span = (self.first.stat().st_mtime, max(self.final.stat().st_mtime, ended or 0.0))
+        moments, cpu = zip(*self._samples, strict=True)
+        used = np.interp(span, moments, cpu)
+        return {
+            "rows_per_s": round(rows / (span[1] - span[0])),
+            "cpu_s_per_100k": round(float(used[1] - used[0]) / rows * 100_000, 3),
+            "seconds": round(span[1] - span[0], 1),
+        }
 
 
 def _plain(options: dict[str, Any], home: Path, last: int, rows: int) -> dict[str, float]:
@@ -95,10 +103,10 @@ def _plain(options: dict[str, Any], home: Path, last: int, rows: int) -> dict[st
     meter = Meter(Path(options["checkpoint"]) / "commits", last, [process.pid])
     try:
         meter.wait("plain Structured Streaming")
+        return meter.figures(rows)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return meter.figures(rows)
 
 
 def _holdfast(options: dict[str, Any], home: Path, last: int, rows: int, nodes: int) -> dict[str, float]:
@@ -111,13 +119,40 @@ def _holdfast(options: dict[str, Any], home: Path, last: int, rows: int, nodes: 
         Options(nodes=nodes, directory=home / "run", standby=False, master="local[2]", settings=settings),
     )
     try:
-        (stage,) = (s.id for s in started.plan.stages if s.kind == "source")
+        (source,) = (s.id for s in started.plan.stages if s.kind == "source")
+        (sink,) = (s.id for s in started.plan.stages if s.kind == "sink")
         pids = [process.pid for process in started.nodes.processes.values()]
-        meter = Meter(home / "run" / "checkpoints" / stage / "commits", last, pids)
+        meter = Meter(home / "run" / "checkpoints" / source / "commits", last, pids)
         meter.wait(f"Holdfast on {nodes} nodes")
+        ended = _everything_is_through(started, sink)
+        return meter.figures(rows, ended)
     finally:
         started.stop()
-    return meter.figures(rows)
+
+
+def _everything_is_through(started, sink: str) -> float:
+    """When units had consumed all they were handed, and the sink had written the last rows that came of it."""
+    from holdfast.cli.watch import cluster_status
+
+    consumed, deadline = 0.0, time.time() + LIMIT_S
+    while time.time() < deadline:
+        nodes = cluster_status(started.run)["nodes"].values()
+        units = [unit for node in nodes for unit in node["units"].values() if unit["role"] == "primary"]
+        if not consumed and not any(edge["waiting"] for unit in units for edge in unit["inputs"].values()):
+            consumed = time.time()
+        queues = [queue for unit in units for queue in unit["outputs"].values()]
+        if consumed and all(ack >= queue["next"] for queue in queues for ack in queue["acks"].values()):
+            break
+        time.sleep(0.1)
+    else:
+        raise RuntimeError(f"what was handed over did not reach the sink within {LIMIT_S:.0f} s")
+    written = [
+        datetime.fromisoformat(event["time"]).timestamp()
+        for file in Path(started.run.dir).glob("nodes/*/events*.jsonl")
+        for event in map(json.loads, file.read_text().splitlines())
+        if event["event"] == "stage-batch" and event["stage"] == sink and event["progress"]["numInputRows"]
+    ]
+    return max([consumed, *written])
 
 
 def _throughput(keys: int, files: int, rows: int, scratch: Path) -> list[dict[str, Any]]:

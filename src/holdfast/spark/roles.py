@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Group in Spark from so many rows a batch on: where the driver is the cluster, collecting them costs less for longer.
 SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
+#: A JVM is warm after a few batches, not after one: its classes are loaded and what runs often is compiled.
+WARM_BATCHES = 8
 WARM_S_MAX = 30.0
 #: Sinks that write where their path says.
 _FILES = ("parquet", "json", "csv", "orc", "text", "avro")
@@ -37,7 +40,7 @@ class Role(Protocol):
     def failure(self) -> BaseException | None: ...
 
     def warm_up(self, scratch: Path) -> None:
-        """Run the very plan once, handing nothing over: a driver that did so starts within a second."""
+        """Run the very plan a few times, handing nothing over: a driver that did so starts within a second."""
         ...
 
     def start(self, epoch: int) -> bool:
@@ -117,7 +120,11 @@ class Feeding:
         frame = self._frame if self._frame is not None else self.base.frame(0)
 
         def body(batch: DataFrame, number: int) -> None:
-            self.collector.collect(batch.limit(1_000), NEVER_US)
+            until = time.monotonic() + WARM_S_MAX / 2
+            for _ in range(WARM_BATCHES):
+                self.collector.collect(batch.limit(1_000), NEVER_US)
+                if time.monotonic() > until:
+                    break
 
         _warm_source(frame, body, scratch / "checkpoint", self.base.say)
         self.collector.rows_last = 0
@@ -167,7 +174,7 @@ class Writing:
         if self._check(writer) in _FILES:
             writer = writer.option("path", str(scratch / "out"))
         else:  # whatever it is, it must not get rows before this driver is the one
-            writer = frame.writeStream.foreachBatch(lambda batch, number: batch.toArrow())
+            writer = frame.writeStream.foreachBatch(_rehearse)
         _warm(writer, scratch / "checkpoint", self.base.say)
 
     def start(self, epoch: int) -> bool:
@@ -194,6 +201,13 @@ class Writing:
         self.sink.stop()
 
 
+def _rehearse(batch: DataFrame, number: int) -> None:
+    """What a `foreachBatch` of the user's may do, without effect: aggregate, write, collect."""
+    batch.groupBy().count().collect()
+    batch.write.format("noop").mode("append").save()
+    batch.limit(1_000).toArrow()
+
+
 def _warm_source(
     frame: DataFrame, body: Callable[[DataFrame, int], None], scratch: Path, say: Callable[..., None]
 ) -> None:
@@ -210,13 +224,13 @@ def _warm_source(
 
 
 def _warm(writer: Any, scratch: Path, say: Callable[..., None], warmed: threading.Event | None = None) -> None:
-    """Run a query over a throw-away checkpoint until its first batch is through (or `warmed`), or the limit."""
+    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), or the limit."""
     query = writer.option("checkpointLocation", os.fspath(scratch)).start()
     done = threading.Event()
     limit = threading.Timer(WARM_S_MAX, done.set)
     limit.daemon = True
     limit.start()
-    commits = scratch / "commits" / "0"
+    commits = scratch / "commits" / str(WARM_BATCHES - 1)
     while not done.wait(0.1) and query.isActive and not commits.exists():
         pass
     if query.exception() is not None and not (warmed and warmed.is_set()):
