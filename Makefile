@@ -15,6 +15,8 @@ $(VENV)/.installed: pyproject.toml
 	@if [ -z "$$JAVA_HOME" ] && ! command -v java >/dev/null; then \
 		echo "no Java on this machine: installing one into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet -e '.[java]'; fi
+	@echo "an archive of Spark's classes, once per machine (about a minute): stages start in half the time"
+	-@$(BIN)/python -m holdfast.spark.archive 2>/dev/null
 	touch $@
 
 demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about two minutes)

@@ -54,11 +54,16 @@ def find_java() -> str:
     )
 
 
+def cache_directory() -> Path:
+    """Of this user, on this machine; what is in it can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+
+
 def _without_vectors(home: Path) -> Path:
     """A home whose `java` runs the one in `home` without the flag; the same directory for every process."""
     java = home / "bin" / "java"
     script = _SCRIPT.format(module=_FLAG.partition("=")[2], flag=shlex.quote(_FLAG), java=shlex.quote(str(java)))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "java"
+    cache = cache_directory() / "java"
     target = cache / "bin" / "java"
     try:
         if target.exists() and target.read_text() == script:

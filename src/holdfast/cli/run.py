@@ -30,6 +30,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.local import LocalNodes
+from holdfast.spark.archive import make_in_background
 
 from .control import unfinished
 from .planning import check_file, plan_file
@@ -210,6 +211,8 @@ def run_command(
         started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
         try:
             _tell_start(started, console, as_json)
+            if make_in_background():
+                console.print("Once: an archive of Spark's classes is made, so that stages start faster from then on.")
             guard = _guard(started, *wanted, console) if wanted else None
             finished = _watch(started, told, console, as_json, guard)
         finally:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.jvm import find_java
+from holdfast.spark.archive import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,7 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
 
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
     ours = DEFAULTS | (_LOCAL if master.startswith("local") else {})
+    ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {java_options()}".strip()
     settings = {**ours, **(conf or {})}
     if not master.startswith("local"):  # executors fetch rows with code of ours
         settings[_FILES] = ",".join(filter(None, (settings.get(_FILES), package_zip())))
