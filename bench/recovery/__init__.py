@@ -26,7 +26,7 @@ from bench.harness import Report
 
 DESCRIPTION = "output gap after kill -9, against plain Structured Streaming restarted at once"
 ROOT = Path(__file__).resolve().parents[2]
-RATE, KEYS, WINDOW, DELAY, SHARDS = 20_000, 5_000, "200 milliseconds", "200 milliseconds", 8
+RATE, KEYS, WINDOW, DELAY, SHARDS = 20_000, 5_000, "100 milliseconds", "200 milliseconds", 8
 FIRST_LIMIT_S = 180.0
 RESUME_LIMIT_S = 120.0
 CALM_LIMIT_S = 240.0

@@ -71,6 +71,8 @@ class Actions:
             stage: {"epoch": c.epoch, "pid": c.process.pid, "last": c.last} for stage, c in list(children.items())
         }
         found["finished"] = sorted(process.children.done) if process.children else []
+        failures = process.children.failures if process.children else {}
+        found["failures"] = {stage: {"text": text, "times": n} for stage, (text, n) in list(failures.items())}
         found["pipeline"] = process.plan.pipeline if process.plan else ""
         found["pid"] = os.getpid()
         found["disk_full"] = bool(process.spill and process.spill.full)

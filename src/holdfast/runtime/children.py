@@ -107,6 +107,8 @@ class Children:
         self.finishing = False
         #: Stages that have said here that everything is through.
         self.done: set[Asset] = set()
+        #: Why drivers of a stage failed here, the last reason and how many in a row; forgotten when a batch is through.
+        self.failures: dict[Asset, tuple[str, int]] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="children", daemon=True).start()
 
@@ -215,6 +217,10 @@ class Children:
             if event == "finished":
                 child.finished = True
                 self.done.add(child.stage)
+            if event == "failed" and child.epoch != WARM:
+                self.failures[child.stage] = (str(news.get("text")), self.failures.get(child.stage, ("", 0))[1] + 1)
+            if event in ("batch", "finished"):
+                self.failures.pop(child.stage, None)
             child.last = news
             self._on_news(child.stage, news)
 

@@ -29,6 +29,8 @@ def say(**news): print(json.dumps(news), flush=True)
 say(event="ready", epoch=order["epoch"], pid=os.getpid())
 mode = order["mode"]
 if mode == "die": sys.exit(5)
+if mode == "fail": say(event="failed", text="map (x.py:3): no column 'sorce'"); sys.exit(1)
+if mode == "batch": say(event="batch")
 if mode == "fenced": sys.exit(3)
 if mode == "alive": say(event="alive")
 if mode == "jvm": say(event="jvm", pid=subprocess.Popen(["sleep", "1000"]).pid)
@@ -98,6 +100,18 @@ def test_a_child_that_dies_is_reported_and_one_that_is_stopped_is_not(watched: W
     watched.children.stop("s0", 4)
     assert process.wait(5) == 0
     assert watched.died == [("s0", 3)]
+
+
+def test_why_drivers_fail_is_kept_until_a_batch_is_through(watched: Watched):
+    watched.mode = "fail"
+    for epoch in (1, 2):
+        watched.children.start("s0", epoch)
+        wait_for(lambda epoch=epoch: ("s0", epoch) in watched.died)
+    assert watched.children.failures == {"s0": ("map (x.py:3): no column 'sorce'", 2)}
+    watched.mode = "batch"
+    watched.children.start("s0", 3)
+    watched.heard("batch")
+    wait_for(lambda: not watched.children.failures)
 
 
 def test_kill_9_of_a_child_takes_what_it_started_with_it(watched: Watched):
