@@ -7,6 +7,7 @@ are one wrong row, not one missing and one too many.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -54,7 +55,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        return not (self.missing or self.doubled or self.wrong or self.unexpected)
+        return not (self.missing or self.doubled or self.wrong or self.unexpected or self.more)
 
 
 def compare(expected: Frame, found: Frame, sink: str, values: set[str]) -> Comparison:
@@ -68,14 +69,14 @@ def compare(expected: Frame, found: Frame, sink: str, values: set[str]) -> Compa
     types = types_of(expected)
     floats = [c for c in columns if types[c] in ("float", "double")]
     plain = [c for c in columns if c not in floats]
-    counts, rows = _differences(expected, found, plain, floats, types)
-    return _classify(counts, rows, [c for c in columns if c not in values], columns)
+    counts, rows, more = _differences(expected, found, plain, floats, types)
+    return _classify(counts, rows, more, [c for c in columns if c not in values], columns)
 
 
 def _differences(
     expected: Frame, found: Frame, plain: list[str], floats: list[str], types: dict[str, str]
-) -> tuple[tuple[int, int], list[tuple[dict[str, Any], int]]]:
-    """((rows expected, rows found), [(row, expected - found)]): groups of equal plain columns, floats side by side."""
+) -> tuple[tuple[int, int], list[tuple[dict[str, Any], int]], bool]:
+    """((rows expected, rows found), [(row, expected - found)], is there more?): groups of equal plain columns, floats side by side."""
     spark = expected.sparkSession
     grouped = ", ".join(_comparable(c, types[c]) for c in plain)
     values = ", ".join(f"double({quoted(c)})" for c in floats)
@@ -85,9 +86,10 @@ def _differences(
         for side, name in ((1, "expected"), (0, "found"))
     )
     names = ", ".join(quoted(c) for c in plain)
+    # NaN is Spark's greatest number and equal to itself, and infinities swallow any difference: both must be the same
     near = (
-        f"abs(x - y) <= {FLOAT_SLACK}D + {FLOAT_TOLERANCE}D * greatest(abs(x), abs(y)) or x <=> y "
-        "or (isnan(x) and isnan(y))"
+        "case when x is null or y is null or isnan(x) or isnan(y) or abs(x) = double('inf') or abs(y) = double('inf') "
+        f"then x <=> y else abs(x - y) <= {FLOAT_SLACK}D + {FLOAT_TOLERANCE}D * greatest(abs(x), abs(y)) end"
     )
     same = f"forall(zip_with(__e, __f, (p, q) -> forall(zip_with(p, q, (x, y) -> {near}), b -> b)), b -> b)"
     groups = spark.sql(
@@ -109,7 +111,7 @@ def _differences(
     for group in apart:
         key = {c: group[c] for c in plain}
         rows += [({**key, **dict(zip(floats, f, strict=False))}, n) for f, n in _balance(group["__e"], group["__f"])]
-    return (totals[0], totals[1]), rows
+    return (totals[0], totals[1]), rows, len(apart) >= DIFFERENCES_MAX
 
 
 def _comparable(column: str, type_: str) -> str:
@@ -139,11 +141,17 @@ def _near(a: list[float], b: list[float]) -> bool:
 def _near_value(x: float | None, y: float | None) -> bool:
     if x is None or y is None or x != x or y != y:
         return x is y or (x is not None and y is not None and x != x and y != y)
-    return x == y or abs(x - y) <= FLOAT_SLACK + FLOAT_TOLERANCE * max(abs(x), abs(y))
+    if math.isinf(x) or math.isinf(y):
+        return x == y
+    return abs(x - y) <= FLOAT_SLACK + FLOAT_TOLERANCE * max(abs(x), abs(y))
 
 
 def _classify(
-    counts: tuple[int, int], rows: list[tuple[dict[str, Any], int]], identity: list[str], columns: list[str]
+    counts: tuple[int, int],
+    rows: list[tuple[dict[str, Any], int]],
+    more: bool,
+    identity: list[str],
+    columns: list[str],
 ) -> Comparison:
     """Name each difference. -2 stands for a row that is there, and should be, but fewer times."""
     missing: dict[tuple, list[dict[str, Any]]] = {}
@@ -173,7 +181,7 @@ def _classify(
         doubled=len(doubled),
         wrong=len(wrong),
         unexpected=len(strange),
-        more=len(rows) >= DIFFERENCES_MAX,
+        more=more,
         examples=tuple(examples),
     )
 

@@ -8,6 +8,7 @@ what it has not written, and the others take over from a node that is silent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
@@ -44,6 +45,7 @@ class Journal:
         self.path = path
         self._on_full = on_full
         self.content: dict[str, object] = {}
+        self._compact_from = COMPACT_BYTES
         path.parent.mkdir(parents=True, exist_ok=True)
         self._size = self._read()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -101,7 +103,7 @@ class Journal:
         raw = b"".join(parts)
         while not self._append(raw):
             time.sleep(RETRY_S)
-        if self._size > COMPACT_BYTES:
+        if self._size > self._compact_from:
             self._compact()
 
     def _append(self, raw: bytes) -> bool:
@@ -125,6 +127,7 @@ class Journal:
         for item in self.content.items():
             body = _encoder.encode(item)
             raw += _HEAD.pack(len(body), zlib.crc32(body)) + body
+        handle = -1
         try:
             handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             done = 0
@@ -133,14 +136,30 @@ class Journal:
             os.fsync(handle)
             os.rename(fresh, self.path)
         except OSError as error:
+            self._compact_from = self._size + COMPACT_BYTES  # not at every write
+            with contextlib.suppress(OSError):
+                if handle >= 0:
+                    os.close(handle)
+                os.unlink(fresh)  # it may hold the very blocks that the journal needs
             self._on_full(f"The journal {self.path} cannot be compacted: {error.strerror}.")
             return
         os.close(self._file)
-        self._file, self._size = handle, len(raw)
+        self._file, self._size, self._compact_from = handle, len(raw), max(COMPACT_BYTES, 2 * len(raw))
         _sync_directory(self.path.parent)
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def write_whole(path: Path, raw: bytes) -> None:
+    """All of it or nothing, whenever the process or the machine dies."""
+    fresh = path.with_suffix(".new")
+    with open(fresh, "wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    _sync_directory(path.parent)
 
 
 def _sync_directory(path: Path) -> None:

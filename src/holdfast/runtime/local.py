@@ -7,6 +7,7 @@ dies comes back under its name in a new life, after `restart_s`, and joins the r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -61,6 +62,7 @@ class LocalNodes:
         self.retired: set[str] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="watch-nodes", daemon=True)
 
     def caller(self) -> Caller:
@@ -140,7 +142,9 @@ class LocalNodes:
                     continue
                 died = self.died.setdefault(name, time.monotonic())
                 if self.restart_s is not None and time.monotonic() - died >= self.restart_s:
-                    self.start_node(name)
+                    with contextlib.suppress(OSError):  # no space or no memory now: tried again at the next look
+                        self.start_node(name)
+        self._ended.wait()  # the kernel kills what a thread has started when that thread ends (leash.py)
 
     def kill(self, name: str, *, sign: int = signal.SIGKILL) -> int:
         """Send a signal to a node's process (kill -9 by default); its pid."""
@@ -168,3 +172,4 @@ class LocalNodes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._ended.set()

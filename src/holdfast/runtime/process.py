@@ -29,7 +29,7 @@ from holdfast.runtime.actions import Actions
 from holdfast.runtime.border import is_known
 from holdfast.runtime.children import Children
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
-from holdfast.runtime.disk import Journal
+from holdfast.runtime.disk import Journal, write_whole
 from holdfast.runtime.driver import MachineLoop
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.lean import settle
@@ -142,13 +142,16 @@ class NodeProcess:
     def _belongs_to(self, plan: Plan) -> None:
         """What is on this node's disk must be of this pipeline: votes and ledgers of another are not ours."""
         path = self.home / "query"
-        if path.exists() and path.read_text() != plan.query:
+        known = path.read_text() if path.exists() else ""
+        if known == plan.query:
+            return
+        if known:  # an empty file is what a crash or a full disk left of the first writing
             raise ConfigError(
                 f"the directory of {self.name} belongs to another deployment",
-                detail=f"{path} says {path.read_text()!r}, the plan says {plan.query!r}.",
+                detail=f"{path} says {known!r}, the plan says {plan.query!r}.",
                 hint="Use another --dir, or delete this one if its pipeline is over.",
             )
-        path.write_text(plan.query)
+        write_whole(path, plan.query.encode())
 
     def _deploy(self, plan: Plan) -> None:
         from holdfast.runtime.units import Factory

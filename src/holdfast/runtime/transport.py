@@ -56,7 +56,9 @@ class Guest:
         self.lanes: dict[bytes, Outgoing] = {}
 
     def send(self, target: Address, message: m.Message) -> None:
-        out = self.lanes.get(lane_of(message)) or next(iter(self.lanes.values()), None)
+        out = self.lanes.get(lane_of(message))
+        if out is None:  # not `or`: an empty lane is false
+            out = next(iter(self.lanes.values()), None)
         if out is not None:
             out.send(target, message)
 

@@ -104,6 +104,29 @@ def test_a_journal_that_grows_is_compacted(tmp_path: Path, monkeypatch: pytest.M
     assert Journal(tmp_path / "journal").content == {"vote": (499, "n1"), **dict(ITEMS[2:])}
 
 
+def test_a_journal_that_cannot_be_compacted_leaks_nothing_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(disk, "COMPACT_BYTES", 200)
+    told: list[str] = []
+    journal = disk.Journal(tmp_path / "journal", told.append)
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".new"):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = len(os.listdir("/proc/self/fd"))
+    for life in range(1, 80):
+        journal.write([("life", life)])
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not (tmp_path / "journal.new").exists()
+    assert 1 <= len(told) < 20  # not at every write
+    monkeypatch.undo()
+    journal.close()
+    assert disk.Journal(tmp_path / "journal").content["life"] == 79
+
+
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path):
     path = tmp_path / "journal"
     path.write_text("dear diary")
