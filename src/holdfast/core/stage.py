@@ -97,6 +97,9 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     final: bool = False
     #: A watermark that the caller knows (a stage between units takes that of its input); else it follows event time.
     watermark: int | None = None
+    #: For how long the source has had nothing, where the caller knows better than from the last rows: it may have been
+    #: the driver that was away.
+    idle_ns: int | None = None
     #: Spark's own record of the batch's offsets.
     plan: str = ""
     strays: tuple[TaskRows, ...] = ()
@@ -218,7 +221,7 @@ class StageDriver:
             return max(self.watermark, event.watermark)
         if event.event_time_max > WATERMARK_MIN:
             return max(self.watermark, event.event_time_max - self.spec.delay_ns)
-        idle_ns = now_ns - self.rows_ns
+        idle_ns = now_ns - self.rows_ns if event.idle_ns is None else event.idle_ns
         if idle_ns >= self.spec.idle_ns and self.watermark > WATERMARK_MIN:
             self.rows_ns = now_ns
             return self.watermark + idle_ns // self.spec.tick_ns

@@ -76,7 +76,10 @@ def compare(expected: Frame, found: Frame, sink: str, values: set[str]) -> Compa
 def _differences(
     expected: Frame, found: Frame, plain: list[str], floats: list[str], types: dict[str, str]
 ) -> tuple[tuple[int, int], list[tuple[dict[str, Any], int]], bool]:
-    """((rows expected, rows found), [(row, expected - found)], is there more?): groups of equal plain columns, floats side by side."""
+    """((rows expected, rows found), [(row, expected - found)], is there more?)
+
+    Rows are grouped by equal plain columns; the floats of a group are compared side by side.
+    """
     spark = expected.sparkSession
     grouped = ", ".join(_comparable(c, types[c]) for c in plain)
     values = ", ".join(f"double({quoted(c)})" for c in floats)

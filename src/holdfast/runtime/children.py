@@ -27,6 +27,8 @@ from holdfast.runtime.events import EventLog
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0
 SPAWN_RETRY_S = 2.0
+#: A driver that does not run yet may be silent so many times longer: a JVM that starts answers slowly.
+STARTING = 6
 FENCED = 3
 DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
 
@@ -39,7 +41,7 @@ class Child:
         self.epoch = epoch
         self.started = time.monotonic()
         self.spoke = self.started
-        self.promised = False
+        self.promised = self.running = False
         self.told_to_stop = False
         self.finished = False
         self.last: dict[str, Any] = {}
@@ -217,6 +219,8 @@ class Children:
             if event == "finished":
                 child.finished = True
                 self.done.add(child.stage)
+            if event == "running":
+                child.running = True
             if event == "failed" and child.epoch != WARM:
                 self.failures[child.stage] = (str(news.get("text")), self.failures.get(child.stage, ("", 0))[1] + 1)
             if event in ("batch", "finished"):
@@ -271,8 +275,11 @@ class Children:
     def _watch(self) -> None:
         """Find children that are stopped or silent; start those that stand by, when their time has come."""
         stopped: dict[int, float] = {}
-        while not self._closed.wait(min(1.0, self._silence_s / 4)):
+        period_s = min(1.0, self._silence_s / 4)
+        looked = time.monotonic()
+        while not self._closed.wait(period_s):
             now = time.monotonic()
+            slept, looked = now - looked > 2 * period_s, now
             with self._lock:
                 # here and not where its death was heard: the kernel kills a process with the *thread* that started it
                 for stage in [stage for stage, due in self._due.items() if due <= now]:
@@ -280,6 +287,11 @@ class Children:
                     if stage not in self.children:
                         self._spawn(stage, WARM)
                 children = list(self.children.values())
+            if slept:  # this process was stopped or starved: what its children said meanwhile has not been read yet
+                stopped.clear()
+                for child in children:
+                    child.spoke = now
+                continue
             for child in children:
                 pid = child.process.pid
                 if child.is_stopped():
@@ -287,9 +299,10 @@ class Children:
                 else:
                     stopped.pop(pid, None)
                     since = now
-                silent = child.promised and now - child.spoke > self._silence_s
+                limit_s = self._silence_s if child.running else STARTING * self._silence_s
+                silent = child.promised and now - child.spoke > limit_s
                 if now - since > self._silence_s or silent:
-                    text = f"The driver of {child.stage} has been silent for {self._silence_s:g} s and is killed."
+                    text = f"The driver of {child.stage} has been silent for {limit_s:g} s and is killed."
                     self._events.write("stage-silent", text, stage=child.stage, epoch=child.epoch)
                     stopped.pop(pid, None)
                     child.kill()

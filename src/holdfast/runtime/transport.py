@@ -8,6 +8,7 @@ action, carries address, version and token in its headers and is refused before 
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -243,6 +244,21 @@ class Caller:
         except (pa.ArrowException, OSError) as error:
             raise told_error(error, f"node {name} ({self.endpoints.get(name)})") from error
         return found[0].body.to_pybytes() if found else b""
+
+    def call_all(self, action: str, timeout: float = 2.0) -> Iterator[tuple[Name, bytes | HoldfastError]]:
+        """Ask every node at once; answers as they come, so that one that hangs keeps nobody waiting for the others."""
+        answers: queue.SimpleQueue[tuple[Name, bytes | HoldfastError]] = queue.SimpleQueue()
+
+        def ask(name: Name) -> None:
+            try:
+                answers.put((name, self.call_raw(name, action, timeout=timeout)))
+            except HoldfastError as error:
+                answers.put((name, error))
+
+        for name in self.endpoints:
+            threading.Thread(target=ask, args=(name,), name=f"ask-{name}", daemon=True).start()
+        for _ in self.endpoints:
+            yield answers.get()
 
     def fetch(self, name: Name, ticket: dict, timeout: float = 60.0) -> flight.FlightStreamReader:
         """Rows of an edge: see the node's `do_get`."""

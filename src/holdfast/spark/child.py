@@ -6,7 +6,7 @@
     exit  0 told to stop, or finished; 3 fenced; anything else: it died
 
 Only JSON goes to stdout: what Spark and its JVM print is sent to stderr, which the node keeps in a log. "alive" is said
-only while the JVM answers, so that the node finds one that hangs.
+from the beginning, and once there is a JVM only while it answers, so that the node finds one that hangs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,6 +33,8 @@ from holdfast.spark.reasons import Reason
 
 LOOK_S = 0.1
 ALIVE_S = 1.0
+#: A JVM that has not come up after so long hangs.
+SESSION_S_MAX = 180.0
 STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
 
 
@@ -69,6 +72,10 @@ class Ears:
         self.finish = threading.Event()
         self.stop = threading.Event()
 
+    def is_told(self) -> bool:
+        """To go, or to stop."""
+        return self.stop.is_set() or not self.go.empty()
+
     def listen(self) -> None:
         for line in sys.stdin:
             try:
@@ -95,6 +102,9 @@ class Child:
         self.plan = msgspec.json.decode((self.directory / "plan.json").read_bytes(), type=Plan)
         self.stage: StagePlan = self.plan.stage(self.stage_id)
         self.began = time.monotonic()
+        #: Asks the JVM something, when there is one.
+        self.ask_jvm: Callable[[], Any] | None = None
+        self.jvm_gone = threading.Event()
 
     def say(self, event: str, **fields: Any) -> None:
         self.mouth.say(event, stage=self.stage_id, **fields)
@@ -102,14 +112,16 @@ class Child:
     def run(self) -> int:
         from holdfast.spark.roles import role_of
 
+        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
         self._move()
         role = role_of(self.plan, self.stage, self.directory, self.order, self.say)
+        self.ask_jvm = role.ask_jvm
         epoch = self.order.get("epoch")
         if epoch is None:
             with tempfile.TemporaryDirectory(prefix="holdfast-warm-") as scratch:
-                role.warm_up(Path(scratch))
-                self.say("ready", seconds=round(time.monotonic() - self.began, 1))
-                epoch = self._wait_for_go()
+                role.warm_up(Path(scratch), self.ears.is_told)
+            self.say("ready", seconds=round(time.monotonic() - self.began, 1))
+            epoch = self._wait_for_go()
             if epoch is None:
                 return STOPPED
         began = time.monotonic()
@@ -130,12 +142,13 @@ class Child:
         while not self.ears.stop.is_set():
             with contextlib.suppress(queue.Empty):
                 return self.ears.go.get(timeout=0.1)
+            if self.jvm_gone.is_set():
+                raise HoldfastError(f"the standby of {self.stage_id} has lost its JVM")
         return None
 
     def _watch(self, role: Any, epoch: int) -> int:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
         finishing = False
-        threading.Thread(target=self._pulse, args=(role,), name="pulse", daemon=True).start()
         while True:
             active = role.query.isActive  # fails at once if the JVM is dead
             if self.ears.stop.is_set():
@@ -155,13 +168,16 @@ class Child:
             role.on_idle()
             time.sleep(LOOK_S)
 
-    def _pulse(self, role: Any) -> None:
-        """On a thread of its own: finishing and stopping may take long, and that is no reason to be killed."""
-        with contextlib.suppress(Exception):  # a dead JVM is for `_watch` to find
-            while True:
-                _ = role.query.isActive  # hangs as long as the JVM does
+    def _pulse(self) -> None:
+        """On a thread of its own: starting, finishing and stopping may take long, which is no reason to be killed."""
+        try:
+            while self.ask_jvm is not None or time.monotonic() - self.began < SESSION_S_MAX:
+                if self.ask_jvm is not None:
+                    self.ask_jvm()  # hangs as long as the JVM does
                 self.say("alive")
                 time.sleep(ALIVE_S)
+        except Exception:
+            self.jvm_gone.set()
 
     def _ended(self, role: Any, epoch: int) -> int:
         error = role.failure or role.query.exception()

@@ -48,6 +48,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
 from holdfast.model.ids import Edge, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
+from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.driver import MachineLoop
 from holdfast.runtime.transport import Peer
@@ -172,19 +173,19 @@ class HoldfastReader(DataSourceReader):
         self.edges = edges
 
     def partitions(self) -> Sequence[InputPartition]:
-        where = bounds(self.settings, self.edges)
-        return orders(self.settings, [(e, first, end, end - first) for e, (first, end) in where.items()])
+        where, record = bounds(self.settings, self.edges)
+        return orders(self.settings, [(e, first, end, end - first) for e, (first, end) in where.items()], record)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
 
 
-def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
-    """First retained and next position of edges, from their primaries."""
+def bounds(settings: Options, edges: tuple[Edge, ...]) -> tuple[dict[Edge, tuple[int, int]], Record]:
+    """First retained and next position of edges, from their primaries; and the record that named those."""
     run = settings.run
     peer = Peer(settings.consumer, run.endpoints, run.security(), lambda source, message: None)
     try:
-        record = ask_record(peer, run.names, _silent)
+        record = ask_record(peer, _silent)
         found: dict[Edge, tuple[int, int]] = {}
         for name in sorted({name_of(p.primary) for p in record.places.values() if p.primary and not p.is_stage}):
             units = peer.call(name, "status")["units"]
@@ -200,10 +201,10 @@ def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, 
             f'format("holdfast"): nobody holds {", ".join(missing)} now',
             hint="A fail-over is under way, or units are lost: see `holdfast status`, and try again.",
         )
-    return found
+    return found, record
 
 
-def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]]) -> list[Pieces]:
+def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]], record: Record) -> list[Pieces]:
     """(edge, start, end, rows) dealt out to tasks: few if there is little to read."""
     wanted = [w for w in wanted if w[1] < w[2]]
     rows = sum(w[3] for w in wanted)
@@ -214,8 +215,21 @@ def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]]) -> list[
         least = load.index(min(load))
         load[least] += edge_rows
         hands[least].append(Piece(edge=edge, unit=edge.rpartition(".")[0], start=start, end=end))
-    consumer, epoch = settings.consumer, settings.epoch
-    return [Pieces(Order(run=settings.run, consumer=consumer, epoch=epoch, pieces=tuple(h))) for h in hands if h]
+    homes = {unit: name_of(p.primary) for unit, p in record.places.items() if p.primary and not p.is_stage}
+    return [
+        Pieces(
+            Order(
+                run=settings.run,
+                consumer=settings.consumer,
+                epoch=settings.epoch,
+                pieces=tuple(hand),
+                homes={piece.unit: homes[piece.unit] for piece in hand if piece.unit in homes},
+                version=record.version,
+            )
+        )
+        for hand in hands
+        if hand
+    ]
 
 
 class HoldfastStreamReader(DataSourceStreamReader):
@@ -234,7 +248,7 @@ class HoldfastStreamReader(DataSourceStreamReader):
         edges = edges_of(plan.operator(self.settings.stream))
         if self.settings.epoch:
             return {edge: [0, WATERMARK_MIN] for edge in edges}
-        return {edge: [first, WATERMARK_MIN] for edge, (first, _) in bounds(self.settings, edges).items()}
+        return {edge: [first, WATERMARK_MIN] for edge, (first, _) in bounds(self.settings, edges)[0].items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.settings.max_rows) if self.settings.max_rows else ReadAllAvailable()
@@ -257,7 +271,7 @@ class HoldfastStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:
         follower = self.follower(start)
-        return orders(self.settings, follower.between(start, end))
+        return orders(self.settings, follower.between(start, end), follower.record())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
@@ -283,13 +297,13 @@ class Follower:
         self._loop: MachineLoop | None = None
         address = f"{settings.consumer}.{settings.stream}@{settings.epoch}"
         self.peer = Peer(address, run.endpoints, run.security(), self._hear)
-        record = ask_record(self.peer, run.names, _silent)
+        record = ask_record(self.peer, _silent)
         positions = {edge: position for edge, (position, _) in start.items()}
         machine = Reader(
             spec,
             settings.epoch,
             plan.topology,
-            ask_config(self.peer, run.names),
+            ask_config(self.peer),
             record,
             positions,
             time.monotonic_ns(),
@@ -369,6 +383,9 @@ class Follower:
             return found
 
         return self._ask(look)
+
+    def record(self) -> Record:
+        return self._ask(lambda reader, now_ns: reader.record)
 
     def close(self) -> None:
         if self._loop is not None:

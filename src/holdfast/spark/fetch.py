@@ -7,22 +7,25 @@ runs and this one's rows are not wanted.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.model.ids import Edge, name_of
+from holdfast.model.ids import Edge, Name, name_of
 from holdfast.model.record import Record
 from holdfast.runtime.transport import Caller, told_error
 from holdfast.spark.connect import Run, caller_of
 
-FETCH_S_MAX = 60.0
+FETCH_S_MAX = 120.0
 #: How long a node may keep one fetch waiting for rows that its unit has yet to make again.
-NODE_WAIT_S = 5.0
-#: The newest record this process knows, by run.
-_records: dict[bytes, Record | None] = {}
+NODE_WAIT_S = 2.0
+#: A node that hangs answers nothing and refuses nothing: so long it is waited for at first, twice as long each time.
+PATIENCE_S = 4.0
+#: The newest record this process knows, by run; what a task was told may be older.
+_records: dict[bytes, Record] = {}
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     consumer: str
     epoch: int
     pieces: tuple[Piece, ...]
+    #: Who was primary of each unit when this was planned, by which record.
+    homes: dict[str, Name]
+    version: int
 
 
 class Gone(HoldfastError):
@@ -60,38 +66,46 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
         "wait_s": NODE_WAIT_S,
     }
     until = time.monotonic() + limit_s
-    trouble = ""
+    patience_s, trouble = PATIENCE_S, f"unit {piece.unit} has no primary"
+    home = _home(order, raw, piece.unit)
     while True:
-        record = _records.get(raw)
-        place = record.places.get(piece.unit) if record is not None else None
-        if place is not None and place.primary is not None:
+        if home:
             try:
-                stream = caller.fetch(name_of(place.primary), ticket, timeout=limit_s)
+                stream = caller.fetch(home, ticket, timeout=patience_s)
                 return [chunk.data for chunk in stream if chunk.data is not None and chunk.data.num_rows]
             except (HoldfastError, pa.ArrowException, OSError) as error:
-                told = error if isinstance(error, HoldfastError) else told_error(error, name_of(place.primary))
+                told = error if isinstance(error, HoldfastError) else told_error(error, home)
                 if told.what.startswith(("fenced", "trimmed")):
                     raise Gone(told.what, detail=told.detail, hint=told.hint) from error
                 trouble = f"{told.what} {told.detail}"
-        elif record is not None:
-            trouble = f"unit {piece.unit} has no primary"
+            patience_s = max(PATIENCE_S, min(2 * patience_s, until - time.monotonic()))
         if time.monotonic() > until:
             raise HoldfastError(
                 f"rows of {piece.edge} did not come within {limit_s:g} s",
                 detail=f"Positions {piece.start} to {piece.end} for {order.consumer}: {trouble}",
                 hint="`holdfast status` says which nodes are up.",
             )
-        _records[raw] = _newest(caller, order.run, record)
-        time.sleep(0.02 if _records[raw] is not record else 0.1)
+        before = home
+        _look_again(caller, raw)
+        home = _home(order, raw, piece.unit)
+        time.sleep(0.02 if home != before else 0.1)
 
 
-def _newest(caller: Caller, run: Run, known: Record | None) -> Record | None:
-    """The newest record that any node tells, or the one that is known."""
-    for name in run.names:
-        try:
-            found = msgspec.msgpack.decode(caller.call_raw(name, "record", timeout=1.0), type=Record)
-        except (HoldfastError, msgspec.MsgspecError):
-            continue
-        if known is None or found.version > known.version:
-            known = found
-    return known
+def _home(order: Order, raw: bytes, unit: str) -> Name:
+    """Who is primary of a unit, by the newest record that this process knows."""
+    record = _records.get(raw)
+    if record is None or record.version <= order.version:
+        return order.homes.get(unit, "")
+    place = record.places.get(unit)
+    return name_of(place.primary) if place is not None and place.primary else ""
+
+
+def _look_again(caller: Caller, raw: bytes) -> None:
+    """Is there a newer record? Nodes that hang are not waited for if another knows one."""
+    known = _records.get(raw)
+    for _, answer in caller.call_all("record", timeout=1.0):
+        with contextlib.suppress(msgspec.MsgspecError):
+            found = msgspec.msgpack.decode(answer, type=Record) if isinstance(answer, bytes) else None
+            if found is not None and (known is None or found.version > known.version):
+                _records[raw] = found
+                return

@@ -7,6 +7,7 @@ over (`Fenced`), or when this process is told to stop. Meanwhile it says every s
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -42,14 +43,16 @@ class Stopped(HoldfastError):
     """This process was told to stop; the batch was not handed over and will be run again."""
 
 
-def ask_record(peer: Peer, names: list[Name], say: Say, limit_s: float = RECORD_S_MAX) -> Record:
-    """The placement record, from any node that knows it."""
+def ask_record(peer: Peer, say: Say, limit_s: float = RECORD_S_MAX) -> Record:
+    """The placement record, from the first node that knows it."""
     until = time.monotonic() + limit_s
     said, trouble = time.monotonic(), "no node has been asked"
     while time.monotonic() < until:
-        for name in names:
+        for name, answer in peer.caller.call_all("record"):
             try:
-                record = msgspec.msgpack.decode(peer.caller.call_raw(name, "record", timeout=2.0), type=Record)
+                if isinstance(answer, HoldfastError):
+                    raise answer
+                record = msgspec.msgpack.decode(answer, type=Record)
                 if record.version:
                     return record
                 trouble = f"{name} knows no record yet"
@@ -61,18 +64,17 @@ def ask_record(peer: Peer, names: list[Name], say: Say, limit_s: float = RECORD_
         time.sleep(0.1)
     raise HoldfastError(
         "no node answers with the placement record",
-        detail=f"Asked {', '.join(names)} for {limit_s:g} s. {trouble}",
+        detail=f"Asked {', '.join(sorted(peer.endpoints))} for {limit_s:g} s. {trouble}",
         hint="Are the nodes running, and is this the secret of their cluster?",
     )
 
 
-def ask_config(peer: Peer, names: list[Name]) -> Config:
+def ask_config(peer: Peer) -> Config:
     """The settings that the nodes run with: times and credits must be alike on both sides."""
-    for name in names:
-        try:
-            return msgspec.convert(peer.call(name, "config"), Config)
-        except (HoldfastError, msgspec.MsgspecError):
-            continue
+    for _, answer in peer.caller.call_all("config"):
+        with contextlib.suppress(HoldfastError, msgspec.MsgspecError):
+            if not isinstance(answer, HoldfastError):
+                return msgspec.json.decode(answer, type=Config)
     return Config()
 
 
@@ -89,8 +91,8 @@ class HandOver:
         self._effects: queue.SimpleQueue[Effect | BaseException] = queue.SimpleQueue()
         self._loop: MachineLoop | None = None
         self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received, self._troubled)
-        record = ask_record(self.peer, sorted(endpoints), say)
-        config = ask_config(self.peer, sorted(endpoints))
+        record = ask_record(self.peer, say)
+        config = ask_config(self.peer)
         driver = StageDriver(plan.topology.stage[stage], epoch, config, record, time.monotonic_ns())
         self._loop = MachineLoop(
             driver,
@@ -139,6 +141,7 @@ class HandOver:
         max_us: int = NEVER_US,
         late: int = 0,
         watermark: int | None = None,
+        idle_ns: int | None = None,
         final: bool = False,
     ) -> CommitRecord:
         """Hand a batch over; returns when it counts and every holder has it."""
@@ -152,6 +155,7 @@ class HandOver:
             late=late,
             final=final,
             watermark=watermark,
+            idle_ns=idle_ns,
             plan=plan,
         )
         self._loop.post(event)

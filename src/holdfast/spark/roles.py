@@ -39,8 +39,15 @@ class Role(Protocol):
     @property
     def failure(self) -> BaseException | None: ...
 
-    def warm_up(self, scratch: Path) -> None:
-        """Run the very plan a few times, handing nothing over: a driver that did so starts within a second."""
+    def ask_jvm(self) -> None:
+        """Returns if the JVM answers."""
+        ...
+
+    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
+        """Run the very plan a few times, handing nothing over: a driver that did so starts within a second.
+
+        Ends early when somebody is `told` to do something else.
+        """
         ...
 
     def start(self, epoch: int) -> bool:
@@ -73,6 +80,9 @@ class Base:
         self.master: str = order.get("master") or "local[*]"
         self.pipeline: Pipeline = load(_source(directory))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
+
+    def ask_jvm(self) -> None:
+        self.spark.sparkContext._jvm.System.nanoTime()  # pyright: ignore[reportOptionalMemberAccess]
 
     def frames(self, epoch: int) -> dict[str, DataFrame]:
         return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch)
@@ -107,6 +117,7 @@ class Feeding:
         self.collector = Collector(base.plan, base.stage, SPARK_ROWS_LOCAL if local else SPARK_ROWS_CLUSTER)
         self.feeding = FeedingStage(base.plan, base.stage, base.directory, self.collector, base.say)
         self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
+        self.ask_jvm = base.ask_jvm
 
     @property
     def query(self) -> Any:
@@ -116,17 +127,17 @@ class Feeding:
     def failure(self) -> BaseException | None:
         return self.feeding.failure
 
-    def warm_up(self, scratch: Path) -> None:
+    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
         frame = self._frame if self._frame is not None else self.base.frame(0)
 
         def body(batch: DataFrame, number: int) -> None:
             until = time.monotonic() + WARM_S_MAX / 2
             for _ in range(WARM_BATCHES):
                 self.collector.collect(batch.limit(1_000), NEVER_US)
-                if time.monotonic() > until:
+                if told() or time.monotonic() > until:
                     break
 
-        _warm_source(frame, body, scratch / "checkpoint", self.base.say)
+        _warm_source(frame, body, scratch / "checkpoint", self.base.say, told)
         self.collector.rows_last = 0
 
     def start(self, epoch: int) -> bool:
@@ -162,12 +173,13 @@ class Writing:
     def __init__(self, base: Base) -> None:
         self.base = base
         self.sink = SinkStage(base.plan, base.stage, base.directory, base.say)
+        self.ask_jvm = base.ask_jvm
 
     @property
     def query(self) -> Any:
         return self.sink.query
 
-    def warm_up(self, scratch: Path) -> None:
+    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
         """The sink's own plan over what is retained now, as a foreign reader, into files of nobody."""
         frame = self.base.frame(0)
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(frame)
@@ -175,7 +187,7 @@ class Writing:
             writer = writer.option("path", str(scratch / "out"))
         else:  # whatever it is, it must not get rows before this driver is the one
             writer = frame.writeStream.foreachBatch(_rehearse)
-        _warm(writer, scratch / "checkpoint", self.base.say)
+        _warm(writer, scratch / "checkpoint", self.base.say, told)
 
     def start(self, epoch: int) -> bool:
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))
@@ -209,7 +221,11 @@ def _rehearse(batch: DataFrame, number: int) -> None:
 
 
 def _warm_source(
-    frame: DataFrame, body: Callable[[DataFrame, int], None], scratch: Path, say: Callable[..., None]
+    frame: DataFrame,
+    body: Callable[[DataFrame, int], None],
+    scratch: Path,
+    say: Callable[..., None],
+    told: Callable[[], bool],
 ) -> None:
     """As `_warm`, but the batch fails when it is through. Spark would commit it to the source otherwise, and one that
     cleans up after itself (`cleanSource`) would delete what nobody has handed over."""
@@ -220,20 +236,22 @@ def _warm_source(
         warmed.set()
         raise InterruptedError("the warm-up is done, and commits nothing")
 
-    _warm(frame.writeStream.foreachBatch(run), scratch, say, warmed)
+    _warm(frame.writeStream.foreachBatch(run), scratch, say, told, warmed)
 
 
-def _warm(writer: Any, scratch: Path, say: Callable[..., None], warmed: threading.Event | None = None) -> None:
-    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), or the limit."""
+def _warm(
+    writer: Any,
+    scratch: Path,
+    say: Callable[..., None],
+    told: Callable[[], bool],
+    warmed: threading.Event | None = None,
+) -> None:
+    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), `told`, or the limit."""
     query = writer.option("checkpointLocation", os.fspath(scratch)).start()
-    done = threading.Event()
-    limit = threading.Timer(WARM_S_MAX, done.set)
-    limit.daemon = True
-    limit.start()
+    until = time.monotonic() + WARM_S_MAX
     commits = scratch / "commits" / str(WARM_BATCHES - 1)
-    while not done.wait(0.1) and query.isActive and not commits.exists():
-        pass
+    while query.isActive and not commits.exists() and not told() and time.monotonic() < until:
+        time.sleep(0.1)
     if query.exception() is not None and not (warmed and warmed.is_set()):
         say("waiting", what="the warm-up", detail=str(query.exception()).splitlines()[0])
-    limit.cancel()
     query.stop()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: A source that never runs dry: so long is read on after `finish`, then the stage ends where it stands. Long, because
 #: what a finite backlog still has when it ends would never be read.
 FINISH_S_MAX = 3600.0
+#: A look that comes so long after the one before says nothing about the time between: this process or its JVM hung.
+LOOK_S_MAX = 1.0
 
 
 class FeedingStage:
@@ -56,7 +58,8 @@ class FeedingStage:
         self._stopping = threading.Event()
         #: A batch of Spark's was turned away because of that: this, and no failure, is why its query ended.
         self._turned_away = False
-        self._idle_since = time.monotonic()
+        #: Since when Spark has found nothing at its source, and when it was last asked.
+        self._idle_since = self._looked = time.monotonic()
         self.failure: BaseException | None = None
 
     # --- a life
@@ -116,23 +119,38 @@ class FeedingStage:
         self.end_query()
 
     def on_idle(self) -> None:
-        """Called every so often: seal an advanced watermark if the source has been silent for long enough."""
+        """Called every so often: seal an advanced watermark if the source has been silent for long enough.
+
+        Only the time counts in which Spark had looked and found nothing. While a driver starts, hangs or works, rows
+        may be waiting, and a watermark that ran ahead of them would make them late.
+        """
         if self.stage.idle_ns >= 1 << 60 or self._stopping.is_set():
             return
-        if (time.monotonic() - self._idle_since) * 1e9 < self.stage.idle_ns or not self._turn.acquire(blocking=False):
+        now = time.monotonic()
+        away, self._looked = now - self._looked > LOOK_S_MAX, now
+        if away or not self._is_waiting():
+            self._idle_since = now
+        idle_ns = int((now - self._idle_since) * 1e9)
+        if idle_ns < self.stage.idle_ns or not self._turn.acquire(blocking=False):
             return
         try:
             if self.hand_over is not None and self.hand_over.last is not None:
-                self._seal()
+                self._seal(idle_ns=idle_ns)
         finally:
             self._turn.release()
 
-    def _seal(self, *, final: bool = False) -> None:
+    def _is_waiting(self) -> bool:
+        """Has Spark looked for new data and found none?"""
+        status: Any = self.query.status if self.query is not None else {}
+        return not status.get("isDataAvailable", True) and str(status.get("message", "")).startswith("Waiting")
+
+    def _seal(self, *, final: bool = False, idle_ns: int | None = None) -> None:
         """A batch of the stage's own."""
         assert self.hand_over is not None
         last = self.hand_over.last
         spark_batch = last.offsets[0] if last else -1
-        commit = self.hand_over.run({}, spark_batch=spark_batch, plan=last.plan if last else "", final=final)
+        plan = last.plan if last else ""
+        commit = self.hand_over.run({}, spark_batch=spark_batch, plan=plan, final=final, idle_ns=idle_ns)
         self._idle_since = time.monotonic()
         self.say("batch", progress=self._progress(Batch(), commit.batch, spark_batch, time.time(), {}))
 

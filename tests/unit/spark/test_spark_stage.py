@@ -39,9 +39,11 @@ class Ledger:
         )
         self.watermark = 5
         self.finals: list[bool] = []
+        self.idle: list[int | None] = []
 
     def run(self, parts: dict, *, final: bool = False, **fields: Any) -> CommitRecord:
         self.finals.append(final)
+        self.idle.append(fields.get("idle_ns"))
         return self.last
 
 
@@ -57,6 +59,42 @@ def stage(tmp_path, monkeypatch):
     )
     made.hand_over = Ledger()  # pyright: ignore[reportAttributeAccessIssue]
     return made
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_only_time_in_which_spark_found_nothing_makes_a_source_idle(stage, monkeypatch):
+    """Once, every restart of a driver that took longer than `idle` moved the watermark past rows that were waiting."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    stage.stage = StagePlan(id="s", kind="source", idle_ns=5 * 10**9)
+    stage._idle_since = stage._looked = clock.now
+    stage.query = Query(None)
+
+    def pass_by(seconds: float, message: str, available: bool) -> None:
+        stage.query.status = {"message": message, "isDataAvailable": available, "isTriggerActive": False}
+        for _ in range(int(seconds * 10)):
+            clock.now += 0.1
+            stage.on_idle()
+
+    pass_by(20, "Initializing sources", False)
+    pass_by(20, "Processing new data", True)
+    pass_by(4, "Waiting for data to arrive", False)
+    clock.now += 30  # SIGSTOP, say
+    pass_by(4, "Waiting for data to arrive", False)
+    assert stage.hand_over.idle == []
+    pass_by(2, "Waiting for next trigger", False)
+    (idle_ns,) = stage.hand_over.idle
+    assert 5.0e9 <= idle_ns < 5.3e9
 
 
 def test_finish_seals_the_final_batch(stage):
