@@ -42,8 +42,11 @@ class Inbox:
         return self.sealed[-1].end - self.sealed[0].start if self.sealed else 0
 
     def deliver(self, batch: int, epoch: int, task: int, attempt: int, rows: Rows) -> None:
-        if batch > self.last:
-            self.parts[(batch, epoch, task, attempt)] = rows
+        if batch <= self.last:
+            return
+        if any(key[1] < epoch for key in self.parts):  # of drivers that are over: nothing can name them any more
+            self.parts = {key: held for key, held in self.parts.items() if key[1] >= epoch}
+        self.parts[(batch, epoch, task, attempt)] = rows
 
     def prepare(self, batch: int, epoch: int, attempt: int, accepted: dict[int, int], watermark: int) -> bool:
         """Freeze a try of the driver; false if rows of it are missing."""

@@ -36,6 +36,14 @@ def test_rows_of_attempts_that_nobody_names_vanish():
     assert box.parts == {}
 
 
+def test_rows_of_drivers_that_are_over_are_not_kept():
+    box = Inbox("s>u", True)
+    for epoch in range(1, 11):  # each is killed between delivering and sealing
+        box.deliver(0, epoch, 0, 1, ((epoch,),))
+    assert list(box.parts) == [(0, 10, 0, 1)]
+    assert box.prepare(0, 10, 1, {0: 1}, 5)
+
+
 def test_a_prepare_without_its_rows_is_refused_and_changes_nothing():
     box = Inbox("s>u", True)
     assert not box.prepare(0, 1, 1, {0: 0}, 7)
