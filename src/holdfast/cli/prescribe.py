@@ -30,15 +30,15 @@ def _from_run(directory: Path, operator: str | None) -> dict[str, object]:
     """Look at a running pipeline for a few seconds."""
     from datetime import UTC, datetime
 
-    from holdfast.cli.planning import read_plan
     from holdfast.cli.runs import read_run
     from holdfast.cli.story import read_events
+    from holdfast.runtime.config import read_plan
     from holdfast.runtime.measured import look, mtbf_s
 
     run = read_run(directory)
     observed = (datetime.now(UTC) - datetime.fromisoformat(run.started)).total_seconds()
     mtbf = mtbf_s(read_events(directory), len(run.endpoints), observed)
-    found = {m.operator: m for m in look(read_plan(directory), lambda: run.ask_all("status"), mtbf)}
+    found = {m.operator: m for m in look(read_plan(directory / "plan.json"), lambda: run.ask_all("status"), mtbf)}
     chosen = operator or max(found, key=lambda name: found[name].checkpoint_size)
     if chosen not in found:
         raise ConfigError(f"operator {chosen!r} took in nothing", hint=f"Measured: {', '.join(sorted(found))}.")

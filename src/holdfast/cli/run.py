@@ -88,7 +88,7 @@ def start_run(
     check_file(file)
     directory = _make_directory(file, options)
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
+    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}", runs_here=True)
     shutil.copy2(file, directory / "pipeline.py")
     (directory / "source.txt").write_text(str(file.resolve()))
     tell("preparing kernels (compiled once on a machine, then loaded)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import NEVER_US, Plan, StagePlan
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
-from holdfast.pipeline.checks import check_writer
+from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
 from holdfast.spark.collect import Collector
 from holdfast.spark.hand_over import HandOver, Say
@@ -28,8 +28,6 @@ SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
 #: A JVM is warm after a few batches, not after one: its classes are loaded and what runs often is compiled.
 WARM_BATCHES = 8
 WARM_S_MAX = 30.0
-#: Sinks that write where their path says.
-_FILES = ("parquet", "json", "csv", "orc", "text", "avro")
 
 
 class Role(Protocol):
@@ -171,7 +169,7 @@ class Writing:
         """The sink's own plan over what is retained now, as a foreign reader, into files of nobody."""
         frame = self.base.frame(0)
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(frame)
-        if self._check(writer) in _FILES:
+        if self._check(writer).format.lower() in IDEMPOTENT_FILES:  # those write where their path says
             writer = writer.option("path", str(scratch / "out"))
         else:  # whatever it is, it must not get rows before this driver is the one
             writer = frame.writeStream.foreachBatch(_rehearse)
@@ -179,14 +177,13 @@ class Writing:
 
     def start(self, epoch: int) -> bool:
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))
-        self._check(writer)
-        return self.sink.start(writer)
+        return self.sink.start(writer, self._check(writer))
 
-    def _check(self, writer: Any) -> str:
-        """The sink's format; an error if the writer sets what is ours to set (checkpointLocation)."""
+    def _check(self, writer: Any) -> SinkFacts:
+        """What the sink is; an error if the writer sets what is ours to set (checkpointLocation)."""
         sink = lay_out(self.base.pipeline).stages[self.base.stage.id].sink
         assert sink is not None
-        return check_writer(writer, sink).format.lower()
+        return check_writer(writer, sink)
 
     def finish(self) -> bool:
         return False  # it ends when what it reads has ended
