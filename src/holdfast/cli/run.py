@@ -31,6 +31,7 @@ from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.local import LocalNodes
 from holdfast.spark.archive import make_in_background
+from holdfast.spark.session import is_here
 
 from .control import unfinished
 from .planning import check_file, plan_file
@@ -85,6 +86,12 @@ def start_run(
     """Plan, start the nodes, and leave `run.json` for the other commands."""
     if options.nodes < 1:
         raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
+    if not is_here(options.master):
+        raise ConfigError(
+            f"--master {options.master} is not on this machine",
+            detail="The nodes of `run` listen on loopback only: executors elsewhere could not reach them.",
+            hint="Start `holdfast node` on the machines and use `holdfast submit`: see docs/running.md.",
+        )
     check_file(file)
     directory = _make_directory(file, options)
     tell(f"planning {file}")
@@ -171,7 +178,7 @@ def run_command(
     nodes: Annotated[int, typer.Option(help="Nodes on this machine; three or more can replace each other.")] = 4,
     directory: Annotated[Path | None, typer.Option("--dir", help="Where the run lives [./holdfast-run/FILE].")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in that directory first.")] = False,
-    master: Annotated[str, typer.Option(help="Spark's master for the stages.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark's master for the stages, on this machine.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
     standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,
     restart: Annotated[float, typer.Option(help="Start a dead node again after so many seconds; -1: never.")] = 3.0,
@@ -188,7 +195,7 @@ def run_command(
     """Run a pipeline on this machine. Ctrl-C stops it; `holdfast stop --finish` closes all windows first.
 
     Examples:  holdfast run netmon.py --nodes 4
-               holdfast run netmon.py --master spark://host:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --master spark://127.0.0.1:7077 --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --explain
     """

@@ -72,6 +72,12 @@ def test_no_nodes(capsys, tmp_path, monkeypatch):
     assert "--nodes" in fails_with(capsys, "run", "x.py", "--nodes", "0")
 
 
+@pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "spark://127.0.0.1:7077,far:7077"])
+def test_a_master_that_the_nodes_of_a_run_could_not_be_reached_from(master, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "holdfast submit" in fails_with(capsys, "run", "x.py", "--master", master)
+
+
 @pytest.mark.parametrize("sla", ["1", "100%", "banana", "-1"])
 def test_an_sla_that_makes_no_sense(sla, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
