@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -294,7 +294,8 @@ def _watch(
             except HoldfastError:
                 continue
             if guard:
-                guard(status["nodes"])
+                with suppress(OSError):  # a full disk, or a diary that is just being begun anew: look again later
+                    guard(status["nodes"])
             if show:
                 show.update(status_view(started.run.pipeline, status))
             elif as_json:
