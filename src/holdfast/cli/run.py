@@ -142,7 +142,7 @@ def _make_directory(file: Path, options: Options) -> Path:
                 hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
             )
         shutil.rmtree(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
     return directory.resolve()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.cli.run import Options, _make_directory
 
 
 def fails_with(capsys, *arguments: str) -> str:
@@ -89,6 +90,11 @@ def test_a_directory_that_holds_an_earlier_run(capsys, run_directory, tmp_path):
     file.write_text("")
     told = fails_with(capsys, "run", str(file), "--dir", str(run_directory))
     assert "--fresh" in told
+
+
+def test_the_directory_of_a_run_is_its_owners_alone(tmp_path):
+    made = _make_directory(Path("netmon.py"), Options(directory=tmp_path / "runs" / "netmon"))
+    assert made.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_node_config_that_cannot_be_used(tmp_path):
