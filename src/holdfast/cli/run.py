@@ -97,7 +97,6 @@ def start_run(
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}", runs_here=True)
     shutil.copy2(file, directory / "pipeline.py")
-    (directory / "source.txt").write_text(str(file.resolve()))
     tell("preparing kernels (compiled once on a machine, then loaded)")
     _warm(directory)
     nodes = LocalNodes(

@@ -14,6 +14,7 @@ from holdfast.model.plan import NEVER_US, Plan, StagePlan
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
+from holdfast.pipeline.load import file_of_run
 from holdfast.spark.collect import Collector
 from holdfast.spark.hand_over import HandOver, Say
 from holdfast.spark.session import session
@@ -69,7 +70,7 @@ class Base:
         self.say = say
         self.run = run_options(order)
         self.master: str = order.get("master") or "local[*]"
-        self.pipeline: Pipeline = load(_source(directory))
+        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
 
     def frames(self, epoch: int) -> dict[str, DataFrame]:
@@ -80,20 +81,6 @@ class Base:
         if self.stage.kind == "source":
             return stage_frame(self.pipeline, self.stage.id, self.spark)
         return stage_function(self.pipeline, self.stage.id)(self.frames(epoch))
-
-
-def _source(directory: Path) -> Path:
-    """The user's file where it lies, so that it finds what lies beside it; or the run's copy of it."""
-    told = directory / "source.txt"
-    original = Path(told.read_text().strip()) if told.exists() else None
-    copy = directory / "pipeline.py"
-    if (
-        original is not None
-        and original.is_file()
-        and (not copy.exists() or original.read_bytes() == copy.read_bytes())
-    ):
-        return original
-    return copy
 
 
 class Feeding:
