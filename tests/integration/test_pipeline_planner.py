@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.cli.planning import plan_file
 from holdfast.errors import ConfigError
 from holdfast.model.plan import Plan
 from holdfast.operators import build, rows_schema, wire_schema
@@ -326,3 +327,28 @@ def test_a_map_that_gives_no_frame(spark, make):
 def test_a_map_that_drops_the_stream(spark, make):
     stream = make.counts(make.source().map(lambda df: df.sparkSession.sql("select now() as ts, 'a' as src")))
     refuse(spark, make.write(stream), "map .*: (the function drops the stream|now)")
+
+
+PRINTS = """
+import holdfast as hf
+pipeline = hf.Pipeline("p")
+rows = pipeline.read(
+    lambda spark: spark.readStream.schema("ts timestamp, src string").json("in"), event_time="ts", watermark="2 s")
+rows.window("10 s").by("src").agg(n=hf.count(), name="talkers").write(
+    lambda df: df.writeStream.format("parquet").option("path", "out"), name="out")
+print("hello", pipeline.explain())
+"""
+
+
+def test_a_file_that_prints_is_planned_and_refused_only_where_an_earlier_run_wrote(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "prints.py"
+    file.write_text(PRINTS)
+    planned, warnings = plan_file(file, tmp_path / "run", query="q", runs_here=True)
+    assert [s.id for s in planned.stages if s.kind == "sink"] == ["out"]
+    assert warnings == []
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    (tmp_path / "out" / "_spark_metadata" / "0").write_text("v1")
+    with pytest.raises(ConfigError, match="sink out: out holds what an earlier run wrote"):
+        plan_file(file, tmp_path / "fresh", query="q", runs_here=True)

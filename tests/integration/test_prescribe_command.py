@@ -143,3 +143,23 @@ def test_a_plot_is_a_png(capsys, tmp_path):
     code, _, _ = run(capsys, *GOOD, "--models", "published", "--plot", str(tmp_path / "p.png"))
     assert code == 0
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--shards", "4"], ["--price-network", "1"], ["--price-memory", "1"], ["--allow-missing"], ["--sensitivity"],
+        ["--operator", "talkers"], ["--json"], ["--what-if", "window=1h"], ["--plot", "x.png"], ["--file", "x.json"],
+    ],
+)  # fmt: skip
+def test_a_sweep_refuses_what_it_would_not_heed(capsys, flags):
+    code, out, err = run(capsys, "prescribe", "--sweep", "x.csv", *flags)
+    assert (code, out) == (2, "")
+    assert f"--sweep does not take {flags[0]}" in err
+
+
+@pytest.mark.parametrize("flags", [[], ["--from", "measured.json"]])
+def test_an_operator_can_only_be_chosen_of_a_run(capsys, flags):
+    code, out, err = run(capsys, *GOOD, *flags, "--operator", "talkers")
+    assert (code, out) == (2, "")
+    assert "--operator belongs to --from RUN" in err

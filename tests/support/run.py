@@ -39,14 +39,14 @@ class PipelineRun:
         self.plan = plan
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "plan.json").write_bytes(msgspec.json.encode(plan))
-        (directory / "source.txt").write_text(str(source.resolve()))
         (directory / "pipeline.py").write_bytes(source.read_bytes())
         secret = directory / "secret"
         secret.write_text(secrets.token_hex(32))
         secret.chmod(0o600)
         self.names = [f"n{i}" for i in range(nodes)]
         self.endpoints = {n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
-        run = {"endpoints": self.endpoints, "secret_file": "secret", "cwd": os.getcwd()}
+        run = {"endpoints": self.endpoints, "secret_file": "secret"}
+        run |= {"cwd": os.getcwd(), "source": str(source.resolve())}
         (directory / "run.json").write_text(json.dumps(run))
         self.settings = {"metrics_port": -1, "conf": {"spark.driver.memory": "600m"}, "master": "local[2]", **settings}
         self.caller = Caller("test", self.endpoints, Security.load(secret))

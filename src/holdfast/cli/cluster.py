@@ -75,7 +75,7 @@ def submit(
     described = msgspec.json.format(msgspec.json.encode(run), indent=2)
     files = {"pipeline.py": file.read_text(), "run.json": described.decode()}
     answer = run.ask("submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout_s=180.0)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     (directory / "run.json").write_bytes(described)  # for the commands that are called here
     if as_json:
         say({"pipeline": plan.pipeline, "query": plan.query, "nodes": answer["told"], "run": str(directory)})

@@ -1,20 +1,25 @@
 """Plan a user's file in a process of its own: the planner needs a JVM for schemas, and it should not stay.
 
-`python -m holdfast.cli.planning FILE DIRECTORY` writes `plan.json` and `explain.txt` into the directory; a mistake in
-the file ends with its one line on stderr and exit code 2.
+`python -m holdfast.cli.planning FILE DIRECTORY QUERY [run]` writes `plan.json` and `explain.txt` into the directory and
+one JSON object to stdout: the planner's warnings, or with exit code 2 the mistake in the file. With `run` it also looks
+whether an earlier run's output is in the way.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
+from holdfast.pipeline.checks import SinkFacts
+from holdfast.runtime.config import read_plan
 
 PLAN_LIMIT_S = 180
 
@@ -24,11 +29,15 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"no file {file}", hint="Give the Python file that makes the pipeline.")
 
 
-def plan_file(file: Path, directory: Path, *, query: str) -> tuple[Plan, list[str]]:
-    """The plan of a pipeline file, and what the planner warns of."""
+def plan_file(file: Path, directory: Path, *, query: str, runs_here: bool = False) -> tuple[Plan, list[str]]:
+    """The plan of a pipeline file, and what the planner warns of.
+
+    runs_here: it is about to run on this machine in `directory`, so that paths mean here what they mean to the stages.
+    """
     check_file(file)
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "holdfast.cli.planning", str(file.resolve()), str(directory), query]
+    command += ["run"] if runs_here else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PLAN_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -42,31 +51,47 @@ def plan_file(file: Path, directory: Path, *, query: str) -> tuple[Plan, list[st
             last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
             raise ConfigError(f"{file} cannot be planned", detail=last[0])
         raise ConfigError(told["what"], detail=told["detail"], hint=told["hint"])
-    return read_plan(directory), json.loads(done.stdout)["warnings"]
+    return read_plan(directory / "plan.json"), json.loads(done.stdout)["warnings"]
 
 
-def read_plan(directory: Path) -> Plan:
-    try:
-        return msgspec.json.decode((directory / "plan.json").read_bytes(), type=Plan)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"no plan in {directory}", detail=str(error)) from None
+def own_stdout() -> TextIO:
+    """Stdout for our JSON alone: what the user's file and Spark's JVM print goes to stderr from now on."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
 
 
 def main() -> None:
-    from holdfast.pipeline import explain, load, plan
+    out = own_stdout()
+    from holdfast.pipeline import explain, load
+    from holdfast.pipeline.planner import Planner
     from holdfast.spark.session import session
 
     file, directory, query = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     try:
         pipeline = load(file)
         spark = session(f"plan {pipeline.name}", master="local[1]")
-        made = plan(pipeline, spark, query=query)
+        planner = Planner(pipeline, spark)
+        made = planner.plan(query)
+        if sys.argv[4:] == ["run"]:
+            _check_outputs(made, planner.sinks, directory)
         (directory / "plan.json").write_bytes(msgspec.json.encode(made))
         (directory / "explain.txt").write_text(explain(pipeline, spark))
     except HoldfastError as error:
-        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}))
+        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}), file=out, flush=True)
         sys.exit(2)
-    print(json.dumps({"warnings": pipeline.warnings}))
+    print(json.dumps({"warnings": pipeline.warnings}), file=out, flush=True)
+
+
+def _check_outputs(plan: Plan, sinks: dict[str, SinkFacts], directory: Path) -> None:
+    """Before anything starts: the stages look again, but by then nodes are up and rows have been read."""
+    from holdfast.spark.leftovers import check_late, check_sink
+
+    for name, facts in sinks.items():
+        check_sink(name, facts, directory / "checkpoints" / name)
+    for stage in plan.stages:
+        if stage.late_to:
+            check_late(stage.id, Path(stage.late_to) / stage.id)
 
 
 if __name__ == "__main__":

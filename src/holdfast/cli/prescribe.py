@@ -30,15 +30,15 @@ def _from_run(directory: Path, operator: str | None) -> dict[str, object]:
     """Look at a running pipeline for a few seconds."""
     from datetime import UTC, datetime
 
-    from holdfast.cli.planning import read_plan
     from holdfast.cli.runs import read_run
     from holdfast.cli.story import read_events
+    from holdfast.runtime.config import read_plan
     from holdfast.runtime.measured import look, mtbf_s
 
     run = read_run(directory)
     observed = (datetime.now(UTC) - datetime.fromisoformat(run.started)).total_seconds()
     mtbf = mtbf_s(read_events(directory), len(run.endpoints), observed)
-    found = {m.operator: m for m in look(read_plan(directory), lambda: run.ask_all("status"), mtbf)}
+    found = {m.operator: m for m in look(read_plan(directory / "plan.json"), lambda: run.ask_all("status"), mtbf)}
     chosen = operator or max(found, key=lambda name: found[name].checkpoint_size)
     if chosen not in found:
         raise ConfigError(f"operator {chosen!r} took in nothing", hint=f"Measured: {', '.join(sorted(found))}.")
@@ -155,10 +155,18 @@ def prescribe_command(
         "churn": churn,
     }  # fmt: skip
     if sweep is not None:
-        _sweep(sweep, out, models, flags, others=bool(file or from_ or plot or what_if))
+        others = {
+            "--file": file, "--from": from_, "--operator": operator, "--what-if": what_if, "--plot": plot,
+            "--shards": shards != 1, "--price-network": price_network, "--price-cpu": price_cpu,
+            "--price-storage": price_storage, "--price-memory": price_memory, "--allow-missing": allow_missing,
+            "--sensitivity": show_sensitivity, "--json": as_json,
+        }  # fmt: skip
+        _sweep(sweep, out, models, flags, [flag for flag, given in others.items() if given])
         return
     if out is not None:
         raise ConfigError("--out belongs to --sweep")
+    if operator is not None and not (from_ and Path(from_).is_dir()):
+        raise ConfigError("--operator belongs to --from RUN", hint="Give the directory of a run that is running.")
     if plot is not None and not Path(plot).absolute().parent.is_dir():
         raise ConfigError(f"cannot write {plot}: no such directory")
     measured = _from_run(Path(from_), operator) if from_ and Path(from_).is_dir() else {}
@@ -202,11 +210,12 @@ def _print(results: list[tuple[str, Prescription, list[str]]], as_json: bool) ->
             console.print("  " + line, highlight=False)
 
 
-def _sweep(path: str, out: str | None, models: str, flags: dict[str, object], others: bool) -> None:
+def _sweep(path: str, out: str | None, models: str, flags: dict[str, object], others: list[str]) -> None:
     given = ["--" + name.replace("_", "-") for name, value in flags.items() if value is not None]
-    if given or others:
-        what = given[0] if given else "another source of parameters, a plot or a what-if"
-        raise ConfigError(f"--sweep takes all parameters from {path}", detail=f"{what} was given too")
+    if given:
+        raise ConfigError(f"--sweep takes all parameters from {path}", detail=f"{given[0]} was given too")
+    if others:
+        raise ConfigError(f"--sweep does not take {others[0]}", hint="It takes --out and --models, and writes CSV.")
     from holdfast.prescriber.sweep import sweep_file
 
     sweep_file(path, out, models=models)

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +31,7 @@ from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.local import LocalNodes
 from holdfast.spark.archive import make_in_background
+from holdfast.spark.session import is_here
 
 from .control import unfinished
 from .planning import check_file, plan_file
@@ -85,12 +86,17 @@ def start_run(
     """Plan, start the nodes, and leave `run.json` for the other commands."""
     if options.nodes < 1:
         raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
+    if not is_here(options.master):
+        raise ConfigError(
+            f"--master {options.master} is not on this machine",
+            detail="The nodes of `run` listen on loopback only: executors elsewhere could not reach them.",
+            hint="Start `holdfast node` on the machines and use `holdfast submit`: see docs/running.md.",
+        )
     check_file(file)
     directory = _make_directory(file, options)
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
+    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}", runs_here=True)
     shutil.copy2(file, directory / "pipeline.py")
-    (directory / "source.txt").write_text(str(file.resolve()))
     tell("preparing kernels (compiled once on a machine, then loaded)")
     _warm(directory)
     nodes = LocalNodes(
@@ -135,7 +141,7 @@ def _make_directory(file: Path, options: Options) -> Path:
                 hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
             )
         shutil.rmtree(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
     return directory.resolve()
 
 
@@ -171,7 +177,7 @@ def run_command(
     nodes: Annotated[int, typer.Option(help="Nodes on this machine; three or more can replace each other.")] = 4,
     directory: Annotated[Path | None, typer.Option("--dir", help="Where the run lives [./holdfast-run/FILE].")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in that directory first.")] = False,
-    master: Annotated[str, typer.Option(help="Spark's master for the stages.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark's master for the stages, on this machine.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
     standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,
     restart: Annotated[float, typer.Option(help="Start a dead node again after so many seconds; -1: never.")] = 3.0,
@@ -188,7 +194,7 @@ def run_command(
     """Run a pipeline on this machine. Ctrl-C stops it; `holdfast stop --finish` closes all windows first.
 
     Examples:  holdfast run netmon.py --nodes 4
-               holdfast run netmon.py --master spark://host:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --master spark://127.0.0.1:7077 --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --explain
     """
@@ -287,7 +293,8 @@ def _watch(
             except HoldfastError:
                 continue
             if guard:
-                guard(status["nodes"])
+                with suppress(OSError):  # a full disk, or a diary that is just being begun anew: look again later
+                    guard(status["nodes"])
             if show:
                 show.update(status_view(started.run.pipeline, status))
             elif as_json:

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.security import Security, TlsFiles
 from holdfast.runtime.transport import Caller
 
@@ -48,10 +49,7 @@ class Run(msgspec.Struct, kw_only=True):
 
     @property
     def file(self) -> Path:
-        """The user's file where it lies, if it is still what was planned; else the run's copy of it."""
-        original, copy = Path(self.source), self.path / "pipeline.py"
-        same = original.is_file() and (not copy.exists() or original.read_bytes() == copy.read_bytes())
-        return original if same else copy
+        return file_of_run(self.source, self.path)
 
     @property
     def security(self) -> Security:

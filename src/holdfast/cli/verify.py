@@ -9,15 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan
-from holdfast.pipeline.verify import Verdict
+from holdfast.runtime.config import read_plan
 
-from .planning import read_plan
+from .planning import own_stdout
 from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
 
 VERIFY_LIMIT_S = 3600
@@ -52,7 +51,7 @@ def verify_run(run: Run) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
-    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else {}
+    told = json.loads(done.stdout) if done.stdout.strip() else {}
     if "what" in told:
         raise ConfigError(told["what"], detail=told["detail"], hint=told["hint"])
     if "holds" not in told:
@@ -80,19 +79,8 @@ def _check_finished(directory: Path, plan: Plan) -> None:
             )
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
-    found = msgspec.to_builtins(verdict)
-    return {
-        "holds": verdict.ok,
-        "text": verdict.text(),
-        "rows_in": sum(stage.rows for stage in verdict.stages),
-        "rows_late": sum(stage.late for stage in verdict.stages),
-        "rows_out": sum(sink.comparison.rows_found for sink in verdict.sinks),
-        **found,
-    }
-
-
 def main() -> None:
+    out = own_stdout()
     from holdfast.pipeline import load
     from holdfast.pipeline.verify import verify as recompute
     from holdfast.spark.session import session
@@ -100,15 +88,15 @@ def main() -> None:
     directory = Path(sys.argv[1])
     try:
         run = read_run(directory)
-        plan = read_plan(directory)
+        plan = read_plan(directory / "plan.json")
         _check_finished(directory, plan)
         pipeline = load(run.file)
         spark = session(f"verify {run.pipeline}", master="local[*]")
         verdict = recompute(pipeline, plan, directory, spark)
     except HoldfastError as error:
-        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}))
+        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}), file=out, flush=True)
         sys.exit(2)
-    print(json.dumps(_as_json(verdict)))
+    print(json.dumps(verdict.as_json()), file=out, flush=True)
 
 
 if __name__ == "__main__":

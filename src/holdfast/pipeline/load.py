@@ -45,6 +45,14 @@ def load(path: str | Path) -> Pipeline:
     raise ConfigError(f"{file.name} makes no pipeline", hint='It needs a line like pipeline = hf.Pipeline("name").')
 
 
+def file_of_run(source: str, directory: Path) -> Path:
+    """The user's file where it lies, so that it finds what lies beside it, if it is still what was planned; else the
+    copy of it in the run's directory."""
+    original, copy = Path(source), directory / "pipeline.py"
+    same = original.is_file() and (not copy.exists() or original.read_bytes() == copy.read_bytes())
+    return original if same else copy
+
+
 def _run(file: Path) -> dict[str, object]:
     name = f"holdfast_pipeline_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file, loader=None)

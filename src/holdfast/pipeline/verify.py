@@ -81,7 +81,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        return {"holds": self.ok, "text": self.text(), **msgspec.to_builtins(self)}
+        return {
+            "holds": self.ok,
+            "text": self.text(),
+            "rows_in": sum(stage.rows for stage in self.stages),
+            "rows_late": sum(stage.late for stage in self.stages),
+            "rows_out": sum(sink.comparison.rows_found for sink in self.sinks),
+            **msgspec.to_builtins(self),
+        }
 
 
 def verify(

@@ -1,7 +1,8 @@
 """A node's diary: one JSON line per event, with the wall time and a sentence that a person can read.
 
 What happens often (captures, damaged messages, refusals) is counted and told at most once a second, so that the
-diary stays readable and small. The last events are kept in memory for `holdfast events`.
+diary stays readable and small. The last events are kept in memory too, for whoever asks the node itself (its `events`
+action); `holdfast events` reads the files.
 """
 
 from __future__ import annotations

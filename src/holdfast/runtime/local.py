@@ -83,7 +83,8 @@ class LocalNodes:
 
     def start_node(self, name: str) -> None:
         home = self.directory / "nodes" / name
-        (home / "logs").mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # Spark's settings in node.toml may hold keys
+        (home / "logs").mkdir(exist_ok=True)
         config = home / "node.toml"
         config.write_text(self._config(name))
         node = [sys.executable, "-m", "holdfast.runtime.node", "--config", str(config)]

@@ -53,6 +53,7 @@ def run(config: NodeConfig) -> int:
     """Run a node until it is told to stop."""
     be_lean()
     sys.setswitchinterval(0.001)  # threads that only pass messages on must not wait long for the interpreter
+    Path(config.dir).mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and settings are nobody else's
     process = NodeProcess(config)
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: process.stop())

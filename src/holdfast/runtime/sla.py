@@ -3,7 +3,8 @@
 Of the strategies that the prescriber knows, nodes can run one today: images of every unit in the memory of other nodes
 (`cooperative`), with the capture interval as its setting. So a decision is an interval per operator; the sentence also
 says which strategy would win if all could be run. A new interval is applied only when it differs by `CHANGE` or more
-and has done so for `hold_s`: a workload that wobbles changes nothing.
+and has done so for `hold_s`: a workload that wobbles changes nothing. What cannot be decided or applied is told once
+and tried again with the next look: a run never ends because of its guard.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model.plan import Plan
 from holdfast.prescriber import Scenario, prescribe
 from holdfast.prescriber.decide import Decider
+from holdfast.prescriber.scenario import COPIES_MAX
 from holdfast.prescriber.units import show_duration, show_fraction
 from holdfast.runtime.measured import Measured, Sample, compare, take_samples
 
@@ -50,7 +53,8 @@ class SlaWatch:
     ) -> None:
         self.plan = plan
         self.sla = sla
-        self.nodes = nodes
+        #: An image may be on any other node; the models know no more than this many copies.
+        self.copies = min(nodes, COPIES_MAX)
         self.applied: dict[str, Applied] = {}
         self._tune = tune
         self._tell = tell
@@ -60,23 +64,39 @@ class SlaWatch:
         #: Since when an operator's interval has called for a change.
         self._differs: dict[str, float] = {}
         self._unmet: set[str] = set()
+        #: What went wrong and was told.
+        self._failed: set[tuple[str, str]] = set()
 
     def look(self, answers: dict[str, Any], mtbf: float, now: float) -> list[Applied]:
         """Take one look at what the nodes say; what was applied because of it."""
         after = take_samples(answers.values(), now)
         found = compare(self.plan, self._before, after, mtbf)
         self._before = after
-        return [made for measured in found if (made := self._decide(measured, now)) is not None]
+        return [made for measured in found if (made := self._try(measured, now)) is not None]
+
+    def _try(self, measured: Measured, now: float) -> Applied | None:
+        name = measured.operator
+        try:
+            return self._decide(measured, now)
+        except InvariantError:
+            raise
+        except HoldfastError as error:  # no node answers just now, or the prescriber refuses what was measured
+            self._deciders.pop(name, None)  # it may have decided already: decide again, or it would never be applied
+            if (name, error.what) not in self._failed:
+                self._failed.add((name, error.what))
+                text = f"{name}: its images are refreshed as before: {error.what}. {error.detail}".strip()
+                self._tell("sla-failed", text, {"operator": name})
+            return None
 
     def _decide(self, measured: Measured, now: float) -> Applied | None:
         name = measured.operator
         scenario = Scenario(sla=self.sla, **measured.parameters())  # type: ignore[arg-type]
         decider = self._deciders.setdefault(
-            name, Decider(allowed=RUNNABLE, hold_ns=int(self._hold_s * 1e9), copies=self.nodes)
+            name, Decider(allowed=RUNNABLE, hold_ns=int(self._hold_s * 1e9), copies=self.copies)
         )
         decision = decider.on_measured(scenario, int(now * 1e9))
         best = prescribe(scenario)
-        runnable = prescribe(scenario, only=RUNNABLE, copies=self.nodes)
+        runnable = prescribe(scenario, only=RUNNABLE, copies=self.copies)
         chosen = next((s for s in runnable.strategies if s.feasible), None)
         if chosen is None or chosen.checkpoint_interval is None:
             self._say_unmet(name, scenario)

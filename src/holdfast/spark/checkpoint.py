@@ -12,7 +12,7 @@ After `agree`, for the ledger's last batch k: offsets/k is the recorded plan, co
 k + 1 stays (Spark plans one batch ahead and runs exactly that one again). Spark's commits beyond k are impossible,
 since `foreachBatch` returns only when the ledger has the batch: so then the ledgers are not this checkpoint's.
 
-Checked against checkpoints of Spark 4.3 in `tests/integration/test_spark_checkpoint.py`.
+Checked against checkpoints of Spark 4.3 in `tests/integration/test_spark_real_checkpoints.py`.
 """
 
 from __future__ import annotations
@@ -88,6 +88,11 @@ def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) 
     committed = directory / "commits" / str(last)
     if not committed.exists():
         _write(committed, _COMMITTED)
+
+
+def is_new(directory: Path) -> bool:
+    """No batch was ever planned in it."""
+    return not _batches(directory / "offsets")
 
 
 def plan_of(directory: Path, batch: int) -> str:

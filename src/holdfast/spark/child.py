@@ -113,7 +113,7 @@ class Child:
         from holdfast.spark.roles import role_of
 
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
-        self._move()
+        self._take_over_run()
         role = role_of(self.plan, self.stage, self.directory, self.order, self.say)
         self.ask_jvm = role.ask_jvm
         epoch = self.order.get("epoch")
@@ -131,12 +131,13 @@ class Child:
         self.say("running", epoch=epoch, seconds=round(time.monotonic() - began, 2))
         return self._watch(role, epoch)
 
-    def _move(self) -> None:
-        """To where `run` was called: relative paths of the user's sources and sinks start there."""
+    def _take_over_run(self) -> None:
+        """Go to where `run` was called, where relative paths of sources and sinks start; and know the user's file."""
         with contextlib.suppress(OSError, ValueError):
-            where = json.loads((self.directory / "run.json").read_text()).get("cwd")
-            if where:
-                os.chdir(where)
+            run = json.loads((self.directory / "run.json").read_text())
+            self.order.setdefault("source", run.get("source"))
+            if run.get("cwd"):
+                os.chdir(run["cwd"])
 
     def _wait_for_go(self) -> int | None:
         while not self.ears.stop.is_set():

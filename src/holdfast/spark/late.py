@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.model.messages import CommitRecord
+from holdfast.spark.leftovers import check_late
 
 
 class LateRows:
@@ -36,7 +37,9 @@ class LateRows:
 
     def recover(self, commit: CommitRecord | None) -> None:
         """At the start of a driver: finish the last batch, and drop what never counted."""
-        if commit is not None:
+        if commit is None:
+            check_late(self.directory.name, self.directory)
+        else:
             self.settle(commit.batch, commit.epoch)
         for left in self.directory.glob(".batch=*.tmp"):
             epoch = int(left.name.split(".epoch=")[1].removesuffix(".tmp"))

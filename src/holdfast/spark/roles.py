@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import NEVER_US, Plan, StagePlan
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
-from holdfast.pipeline.checks import check_writer
+from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
+from holdfast.pipeline.load import file_of_run
 from holdfast.spark.collect import Collector
 from holdfast.spark.hand_over import HandOver, Say
 from holdfast.spark.session import session
@@ -28,8 +29,6 @@ SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
 #: A JVM is warm after a few batches, not after one: its classes are loaded and what runs often is compiled.
 WARM_BATCHES = 8
 WARM_S_MAX = 30.0
-#: Sinks that write where their path says.
-_FILES = ("parquet", "json", "csv", "orc", "text", "avro")
 
 
 class Role(Protocol):
@@ -78,7 +77,7 @@ class Base:
         self.say = say
         self.run = run_options(order)
         self.master: str = order.get("master") or "local[*]"
-        self.pipeline: Pipeline = load(_source(directory))
+        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
 
     def ask_jvm(self) -> None:
@@ -92,20 +91,6 @@ class Base:
         if self.stage.kind == "source":
             return stage_frame(self.pipeline, self.stage.id, self.spark)
         return stage_function(self.pipeline, self.stage.id)(self.frames(epoch))
-
-
-def _source(directory: Path) -> Path:
-    """The user's file where it lies, so that it finds what lies beside it; or the run's copy of it."""
-    told = directory / "source.txt"
-    original = Path(told.read_text().strip()) if told.exists() else None
-    copy = directory / "pipeline.py"
-    if (
-        original is not None
-        and original.is_file()
-        and (not copy.exists() or original.read_bytes() == copy.read_bytes())
-    ):
-        return original
-    return copy
 
 
 class Feeding:
@@ -183,7 +168,7 @@ class Writing:
         """The sink's own plan over what is retained now, as a foreign reader, into files of nobody."""
         frame = self.base.frame(0)
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(frame)
-        if self._check(writer) in _FILES:
+        if self._check(writer).format.lower() in IDEMPOTENT_FILES:  # those write where their path says
             writer = writer.option("path", str(scratch / "out"))
         else:  # whatever it is, it must not get rows before this driver is the one
             writer = frame.writeStream.foreachBatch(_rehearse)
@@ -191,14 +176,13 @@ class Writing:
 
     def start(self, epoch: int) -> bool:
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))
-        self._check(writer)
-        return self.sink.start(writer)
+        return self.sink.start(writer, self._check(writer))
 
-    def _check(self, writer: Any) -> str:
-        """The sink's format; an error if the writer sets what is ours to set (checkpointLocation)."""
+    def _check(self, writer: Any) -> SinkFacts:
+        """What the sink is; an error if the writer sets what is ours to set (checkpointLocation)."""
         sink = lay_out(self.base.pipeline).stages[self.base.stage.id].sink
         assert sink is not None
-        return check_writer(writer, sink).format.lower()
+        return check_writer(writer, sink)
 
     def finish(self) -> bool:
         return False  # it ends when what it reads has ended

@@ -28,12 +28,12 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 
 #: With a local master the driver's machine is the only one: workers are started by a daemon of ours.
 _LOCAL = {"spark.python.daemon.module": "holdfast.spark.daemon"}
+#: With all executors here nobody else needs to reach the driver; elsewhere Spark finds an address they can reach.
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 #: Every setting that differs from Spark's own, and why.
 DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     # a stack that survives a stop in the middle of a batch, and a collector that leaves the cores alone
     "spark.driver.extraJavaOptions": "-Xss4m -XX:+UseSerialGC",
@@ -73,6 +73,14 @@ def package_zip() -> str:
     return str(target)
 
 
+def is_here(master: str) -> bool:
+    """Is all of this Spark on this machine: local[…], local-cluster[…], or a standalone master on loopback?"""
+    if not master.startswith("spark://"):
+        return master.startswith("local")
+    hosts = [address.rpartition(":")[0] for address in master.removeprefix("spark://").split(",")]
+    return all(host in ("localhost", "[::1]") or host.startswith("127.") for host in hosts)
+
+
 def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None) -> SparkSession:
     """A session for one stage. What the user set wins over `DEFAULTS`."""
     find_java()
@@ -85,7 +93,7 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
-    ours = DEFAULTS | (_LOCAL if master.startswith("local") else {})
+    ours = DEFAULTS | (_LOCAL if master.startswith("local") else {}) | (_LOOPBACK if is_here(master) else {})
     ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {java_options()}".strip()
     settings = {**ours, **(conf or {})}
     if not master.startswith("local"):  # executors fetch rows with code of ours

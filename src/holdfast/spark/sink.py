@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan, StagePlan
+from holdfast.pipeline.checks import SinkFacts
 from holdfast.spark import checkpoint
 from holdfast.spark.connect import Run
 from holdfast.spark.hand_over import Say
+from holdfast.spark.leftovers import check_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,9 +66,10 @@ class SinkStage:
         self.query: StreamingQuery | None = None
         self._told = -1
 
-    def start(self, writer: DataStreamWriter) -> bool:
+    def start(self, writer: DataStreamWriter, facts: SinkFacts) -> bool:
         """Start the query; false: everything was written before."""
         checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
+        check_sink(self.stage.id, facts, self.checkpoint)
         if self.is_over():
             return False
         writer = writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))

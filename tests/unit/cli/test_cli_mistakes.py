@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.cli.run import Options, _make_directory
 
 
 def fails_with(capsys, *arguments: str) -> str:
@@ -72,6 +73,12 @@ def test_no_nodes(capsys, tmp_path, monkeypatch):
     assert "--nodes" in fails_with(capsys, "run", "x.py", "--nodes", "0")
 
 
+@pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "spark://127.0.0.1:7077,far:7077"])
+def test_a_master_that_the_nodes_of_a_run_could_not_be_reached_from(master, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "holdfast submit" in fails_with(capsys, "run", "x.py", "--master", master)
+
+
 @pytest.mark.parametrize("sla", ["1", "100%", "banana", "-1"])
 def test_an_sla_that_makes_no_sense(sla, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -83,6 +90,11 @@ def test_a_directory_that_holds_an_earlier_run(capsys, run_directory, tmp_path):
     file.write_text("")
     told = fails_with(capsys, "run", str(file), "--dir", str(run_directory))
     assert "--fresh" in told
+
+
+def test_the_directory_of_a_run_is_its_owners_alone(tmp_path):
+    made = _make_directory(Path("netmon.py"), Options(directory=tmp_path / "runs" / "netmon"))
+    assert made.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_node_config_that_cannot_be_used(tmp_path):

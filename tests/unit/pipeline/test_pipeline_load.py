@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.pipeline import load
+from holdfast.pipeline.load import file_of_run
 
 
 def written(tmp_path, text, name="netmon.py"):
@@ -57,3 +58,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         load(tmp_path)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load(written(tmp_path, "", "netmon.txt"))
+
+
+def test_a_run_goes_by_the_users_file_only_while_it_is_what_was_planned(tmp_path):
+    original, copy = tmp_path / "netmon.py", tmp_path / "run" / "pipeline.py"
+    copy.parent.mkdir()
+    original.write_text("x = 1")
+    assert file_of_run(str(original), copy.parent) == original
+    copy.write_text("x = 1")
+    assert file_of_run(str(original), copy.parent) == original
+    original.write_text("x = 2")
+    assert file_of_run(str(original), copy.parent) == copy
+    assert file_of_run("", copy.parent) == copy  # submitted from another machine

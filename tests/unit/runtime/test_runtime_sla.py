@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.errors import ConfigError
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan
 from holdfast.model.topology import Topology
 from holdfast.runtime.measured import PRIOR_MTBF_S, compare, failures, mtbf_s, take_samples, window_s
@@ -60,11 +61,11 @@ def test_window_of_a_join_is_its_reach():
     assert window_s(join) == 10.0
 
 
-def watch(hold_s: float = 60.0) -> tuple[SlaWatch, list, list]:
+def watch(hold_s: float = 60.0, nodes: int = 4) -> tuple[SlaWatch, list, list]:
     tuned: list[tuple[str, float]] = []
     told: list[tuple[str, str]] = []
     made = SlaWatch(
-        plan(), 0.9999, nodes=4,
+        plan(), 0.9999, nodes=nodes,
         tune=lambda operator, seconds: tuned.append((operator, seconds)),
         tell=lambda kind, text, fields: told.append((kind, text)),
         hold_s=hold_s,
@@ -101,3 +102,28 @@ def test_a_change_is_applied_only_when_it_lasts():
     for _ in range(12):
         look(600.0)
     assert [seconds for _, seconds in tuned[1:]] == [pytest.approx(0.3, rel=0.1)]
+
+
+def test_more_nodes_than_the_models_know_copies_are_no_error():
+    made, tuned, told = watch(nodes=12)
+    made.look(answers(0, 1_000, 0), 86_400.0, 0.0)
+    made.look(answers(2_000_000, 10**6, 10**6), 86_400.0, 5.0)
+    assert len(tuned) == 1
+    assert "with 10 copies" in told[0][1]
+
+
+def test_what_cannot_be_applied_is_told_once_and_applied_later():
+    made, tuned, told = watch()
+    reach, made._tune = made._tune, refuse
+    for i in range(4):
+        made.look(answers(i * 2_000_000, 10**6, i * 10**6), 86_400.0, i * 5.0)
+    assert [kind for kind, _ in told] == ["sla-failed"]
+    assert "no node answers" in told[0][1]
+    assert made.applied == {}
+    made._tune = reach
+    made.look(answers(8_000_000, 10**6, 4 * 10**6), 86_400.0, 20.0)
+    assert [operator for operator, _ in tuned] == ["counts"]
+
+
+def refuse(operator: str, seconds: float) -> None:
+    raise ConfigError("no node answers 'tune'", detail="n0: refused")

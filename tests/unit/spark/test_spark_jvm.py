@@ -46,13 +46,50 @@ def test_the_java_of_the_wheel_gets_every_argument_but_the_module_that_it_lacks(
     assert made.stdout.split("\n")[:-1] == ["-cp", "a b", "", "$x `y` 'z'", "-Xmx1g"]
 
 
-def test_a_java_of_the_machine_comes_first(wheel, monkeypatch):
-    theirs = wheel / "machine" / "bin" / "java"
-    theirs.parent.mkdir(parents=True)
-    theirs.write_text("#!/bin/sh\n")
-    theirs.chmod(0o755)
-    monkeypatch.setenv("PATH", str(theirs.parent))
-    assert find_java() == str(wheel / "machine")
+@pytest.fixture
+def machine(bare, monkeypatch):
+    """A machine with a Java of this version on its PATH."""
+
+    def install(version: str) -> str:
+        java = bare / "machine" / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text("#!/bin/sh\n")
+        java.chmod(0o755)
+        if version:
+            (bare / "machine" / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+        monkeypatch.setenv("PATH", str(java.parent))
+        return str(bare / "machine")
+
+    return install
+
+
+@pytest.mark.parametrize("version", ["", "17", "17.0.1", "21.0.5"])
+def test_a_java_of_the_machine_comes_first(wheel, machine, version):
+    home = machine(version)
+    assert find_java() == home
+
+
+def test_a_java_home_that_is_gone_is_put_right_for_sparks_launcher(machine, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", "/opt/java-that-was")
+    home = machine("17.0.1")
+    assert find_java() == home
+    assert os.environ["JAVA_HOME"] == home
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2"])
+@pytest.mark.parametrize("by", ["JAVA_HOME", "PATH"])
+def test_a_java_that_is_too_old_is_refused(machine, monkeypatch, version, by):
+    home = machine(version)
+    monkeypatch.setenv("JAVA_HOME", home if by == "JAVA_HOME" else "")
+    with pytest.raises(ConfigError, match=f"Java {version} is too old") as refused:
+        find_java()
+    assert home in refused.value.detail
+    assert "Java 17" in refused.value.hint
+
+
+def test_the_java_of_the_wheel_comes_before_one_on_the_path_that_is_too_old(wheel, machine):
+    machine("11.0.2")
+    assert find_java() == str(wheel / "cache" / "holdfast" / "java")
 
 
 def test_a_cache_that_cannot_be_written_is_named(wheel):

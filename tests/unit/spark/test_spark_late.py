@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.errors import ConfigError
 from holdfast.model.messages import CommitRecord
 from holdfast.spark.late import LateRows
 
@@ -61,3 +62,12 @@ def test_an_overtaken_driver_cannot_record_anything(late):
 def test_a_stage_without_late_rows_makes_no_directory(late):
     late(1).recover(None)
     assert not late(1).directory.exists()
+
+
+def test_a_stage_that_has_handed_nothing_over_refuses_late_rows_that_are_there(late):
+    earlier = late(1)
+    earlier.write(0, ROWS)
+    earlier.settle(0, 1)
+    with pytest.raises(ConfigError, match=r"stage s: .* holds late rows of an earlier run"):
+        late(1).recover(None)
+    late(2).recover(commit(5, 1))  # one that has goes on
