@@ -81,7 +81,8 @@ class Base:
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
 
     def ask_jvm(self) -> None:
-        self.spark.sparkContext._jvm.System.nanoTime()  # pyright: ignore[reportOptionalMemberAccess]
+        jvm: Any = self.spark.sparkContext._jvm
+        jvm.java.lang.System.nanoTime()
 
     def frames(self, epoch: int) -> dict[str, DataFrame]:
         return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch)
