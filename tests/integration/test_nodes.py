@@ -286,7 +286,7 @@ def test_a_restarted_node_comes_back_in_a_new_life_and_a_foreign_directory_is_re
     plan = msgspec.structs.replace(nodes.plan, query="another")
     (nodes.dir / "plan.json").write_bytes(msgspec.json.encode(plan))
     foreign = nodes.spawn("n1")
-    assert foreign.wait(30) == 1
+    assert foreign.wait(30) == 2
     assert "belongs to another deployment" in (nodes.dir / "n1.log").read_text()
 
 
@@ -315,7 +315,7 @@ def test_nodes_speak_tls_and_refuse_those_who_do_not(make: Make, tmp_path: Path)
 def test_it_listens_nowhere_else_without_tls(make: Make):
     nodes = make(layered_plan(units=1, tops=0), 1, settings={"listen": "0.0.0.0"})
     nodes.start()
-    assert nodes.processes["n0"].wait(30) == 1
+    assert nodes.processes["n0"].wait(30) == 2
     assert "without TLS" in (nodes.dir / "n0.log").read_text()
 
 

@@ -38,7 +38,7 @@ def drain(
     held = _held(found, node)
     while held:
         if time.monotonic() - began > limit:
-            raise ConfigError(
+            raise HoldfastError(
                 f"{node} still holds {len(held)} after {limit:.0f} s",
                 detail=", ".join(held[:6]),
                 hint="Is there another node that could take them? `holdfast status` shows it.",
@@ -106,7 +106,7 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
             tell(f"waiting for {', '.join(waiting)} to finish")
             shown = waiting
         if time.monotonic() > deadline:
-            raise ConfigError(
+            raise HoldfastError(
                 f"{run.pipeline} did not finish within {limit_s:.0f} s",
                 detail=f"Still at work: {', '.join(waiting)}.",
                 hint="`holdfast events` tells what they do; --limit waits longer.",

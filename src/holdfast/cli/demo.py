@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.model.ids import name_of
 from holdfast.runtime.probe import Probe
 
@@ -128,7 +128,7 @@ def _first_rows(started: LocalRun, told: threading.Event) -> Probe:
         if told.is_set():
             raise typer.Exit(130)
         if time.monotonic() > deadline:
-            raise ConfigError(
+            raise HoldfastError(
                 f"no rows after {FIRST_ROWS_LIMIT_S:.0f} s",
                 hint=f"See {started.run.dir}/nodes/*/logs and `holdfast events {started.run.dir}`.",
             )

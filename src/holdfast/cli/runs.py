@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.runtime.security import Security, TlsFiles
 from holdfast.runtime.transport import Caller
 
@@ -72,7 +72,7 @@ class Run(msgspec.Struct, kw_only=True):
                     failures.append(f"{name} ({endpoint}): {error.what}")
         finally:
             caller.close()
-        raise ConfigError(
+        raise PeerError(
             f"no node of {self.pipeline!r} answers {action!r}",
             detail="; ".join(failures),
             hint=f"Is it running? `holdfast events {self.dir}` tells what happened last.",

@@ -4,8 +4,9 @@
     python -m holdfast.runtime.node --dir DIR --name n0 --peer n0=grpc://127.0.0.1:7100 --peer n1=…
 
 It starts with the plan it finds in DIR/plan.json, or waits for `submit`. Kernels are warm before it says hello. It
-ends with exit code 0 when told to stop, 1 if it could not start, and 70 if an invariant of the core was broken: then
-the others take over, since a wrong answer is worse than a stopped node.
+ends with exit code 0 when told to stop, 2 if its settings or its directory cannot work, 1 if it could not start for
+another reason, and 70 if an invariant of the core was broken: then the others take over, since a wrong answer is worse
+than a stopped node.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, exit_code, one_line
 from holdfast.runtime.config import NodeConfig, load_config, make_config
 from holdfast.runtime.lean import be_lean
 from holdfast.runtime.process import NodeProcess
@@ -66,8 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = run(_arguments(argv))
     except HoldfastError as error:
-        print(error, file=sys.stderr)
-        code = 1
+        print(one_line(error), file=sys.stderr)
+        code = exit_code(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # gRPC's threads would be waited for
