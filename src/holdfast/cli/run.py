@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,12 +30,13 @@ from rich.live import Live
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
-from holdfast.runtime.local import LocalNodes
+from holdfast.runtime.config import make_config
+from holdfast.runtime.local import OWN_SETTINGS, LocalNodes
 from holdfast.spark.archive import make_in_background
 
 from .control import unfinished
 from .planning import check_file, plan_file
-from .runs import RUNS, Run
+from .runs import RUNS, Run, made_in, process_started, read_run, remove
 from .story import read_events, write_event
 from .watch import cluster_status, status_view
 
@@ -53,7 +55,7 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     conf: tuple[str, ...] = ()
     standby: bool = True
     restart_s: float | None = 3.0
-    #: Further settings of every node, as TOML lines: `heartbeat = "50 ms"`.
+    #: Further settings of every node, as TOML: `heartbeat = "50 ms"`. They win over the flags above.
     settings: tuple[str, ...] = ()
 
 
@@ -86,17 +88,34 @@ def start_run(
     if options.nodes < 1:
         raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
     check_file(file)
+    settings = _settings(options)
     directory = _make_directory(file, options)
+    try:
+        return _start(file, directory, options, settings, tell, told)
+    except BaseException:
+        remove(made_in(directory, [file], but_logs=True))  # what did not start is no earlier run; its logs say why
+        raise
+
+
+def _start(
+    file: Path,
+    directory: Path,
+    options: Options,
+    settings: dict[str, Any],
+    tell: Callable[[str], None],
+    told: threading.Event | None,
+) -> LocalRun:
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
-    shutil.copy2(file, directory / "pipeline.py")
+    with suppress(shutil.SameFileError):
+        shutil.copy2(file, directory / "pipeline.py")
     (directory / "source.txt").write_text(str(file.resolve()))
     tell("preparing kernels (compiled once on a machine, then loaded)")
     _warm(directory)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
-        settings=_settings(options),
+        settings=settings,
         restart_s=options.restart_s,
     )
     run = Run(
@@ -107,6 +126,7 @@ def start_run(
         metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
         secret_file=str(nodes.secret_file),
         supervisor=os.getpid(),
+        supervisor_started=process_started(os.getpid()),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
@@ -127,6 +147,7 @@ def _warm(directory: Path) -> None:
 
 def _make_directory(file: Path, options: Options) -> Path:
     directory = options.directory or RUNS / file.stem
+    keep = [file]
     if (directory / "run.json").exists():
         if not options.fresh:
             raise ConfigError(
@@ -134,17 +155,54 @@ def _make_directory(file: Path, options: Options) -> Path:
                 detail="State lives in the nodes' memory: a run that has ended cannot be gone on with.",
                 hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
             )
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+        keep += _check_ended(directory)
+    elif not options.fresh and (found := made_in(directory, keep, but_logs=True)):
+        raise ConfigError(  # not of a run, as far as we know: they may be the user's
+            f"{directory} has files that a run would write over",
+            detail=f"There are {', '.join(str(path.relative_to(directory)) for path in found[:6])}.",
+            hint="Give another --dir; --fresh removes them.",
+        )
+    try:
+        if options.fresh:
+            remove(made_in(directory, keep))
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be used", detail=str(error), hint="Give another --dir.") from None
     return directory.resolve()
 
 
-def _settings(options: Options) -> str:
-    lines = [f"master = {json.dumps(options.master)}", f"standby = {str(options.standby).lower()}", *options.settings]
+def _check_ended(directory: Path) -> list[Path]:
+    """An earlier run that may be removed; the file it was made from, which may not."""
+    try:
+        run = read_run(directory)
+    except ConfigError:
+        return []  # damaged: nobody can stop it by this file either
+    answers: dict[str, Any] = {}
+    with suppress(ConfigError):  # without its secret nobody can ask
+        answers = run.ask_all("ping", timeout_s=2.0)
+    if run.is_supervised or answers:
+        raise ConfigError(f"{run.pipeline} is running in {directory}", hint=f"`holdfast stop {directory}` first.")
+    return [Path(run.source)]
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    """Settings of every node, checked before anything is started."""
+    found: dict[str, Any] = {"master": options.master, "standby": options.standby}
     conf = dict(_pair(pair) for pair in options.conf)
-    if conf:
-        lines.append("conf = {" + ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in conf.items()) + "}")
-    return "\n".join(lines)
+    for text in options.settings:
+        try:
+            given = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            hint = "Write --set 'heartbeat = \"50 ms\"'."
+            raise ConfigError(f"--set {text!r} cannot be read", detail=str(error), hint=hint) from None
+        for key in given:
+            if key in OWN_SETTINGS:
+                raise ConfigError(f"--set {key}: `holdfast run` sets this itself")
+        found |= given
+    if isinstance(found.get("conf", {}), dict):
+        found["conf"] = conf | found.get("conf", {})
+    make_config({**found, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--set")
+    return found
 
 
 def _pair(text: str) -> tuple[str, str]:
