@@ -11,6 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.errors import PeerError
+from holdfast.model.ids import name_of
+
 from .runs import JsonOption, Run, RunArgument, find_run, say
 from .story import read_events, sentence
 
@@ -39,13 +42,16 @@ def status(
         return
     with Live(console=console, refresh_per_second=4) as live:
         while True:
-            live.update(status_view(found.pipeline, cluster_status(found)))
+            try:
+                live.update(status_view(found.pipeline, cluster_status(found)))
+            except PeerError as error:  # preparing, or gone for a moment: keep looking
+                live.update(Text(str(error), style="yellow"))
             time.sleep(LOOK_S)
 
 
 def cluster_status(run: Run) -> dict[str, Any]:
     """One view of the cluster: the newest record, and what each node says of the units and stages it has."""
-    answers = run.ask_all("status")
+    answers, preparing = run.statuses()
     if not answers:
         return run.ask("status")  # says why nobody answers
     newest = max(answers.values(), key=lambda answer: answer["version"])
@@ -53,9 +59,21 @@ def cluster_status(run: Run) -> dict[str, Any]:
         "pipeline": run.pipeline,
         "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
         "coordinator": newest["coordinator"],
+        "units": units_of(newest["places"], answers),
         "nodes": answers,
-        "silent": sorted(set(run.endpoints) - set(answers)),
+        "preparing": preparing,
+        "silent": sorted(set(run.endpoints) - set(answers) - set(preparing)),
     }
+
+
+def units_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
+    """Every unit: where it is, and its figures as its primary tells them, if that answers."""
+    found = {}
+    for asset, place in sorted(places.items()):
+        if not place["stage"] and not asset.endswith(".ledger"):
+            told = nodes.get(name_of(place["primary"] or ""), {}).get("units", {}).get(asset, {})
+            found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch")}}
+    return found
 
 
 def status_view(pipeline: str, status: dict[str, Any]) -> Group:
@@ -77,7 +95,7 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
                 stages.add_row(port, "your program", "-", "-", state, _number(batch if batch >= 0 else None), "-", "-")
             continue
         primary = place["primary"]
-        home = nodes.get((primary or "").partition("#")[0], {})
+        home = nodes.get(name_of(primary or ""), {})
         if place["stage"]:
             last = home.get("drivers", {}).get(asset, {}).get("last") or {}
             progress = last.get("progress") or {}
@@ -91,9 +109,9 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
                 *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond", "numLateRows")),
             )
             continue
-        told = home.get("units", {}).get(asset, {})
+        told = status["units"][asset]
         backup = place["backup"] or (f"({place['joining']})" if place["joining"] else "none")
-        queued = sum(q["next"] - q["trimmed"] for q in told.get("outputs", {}).values()) if told else None
+        queued = sum(q["next"] - q["trimmed"] for q in told["outputs"].values()) if "outputs" in told else None
         cells = [_number(value) for value in (told.get("rows_in"), told.get("rows_out"), queued)]
         units.add_row(
             asset,
@@ -106,6 +124,8 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             style="" if place["backup"] else "yellow" if primary else "bold red",
         )
     lines: list[Any] = [units, stages]
+    if status["preparing"]:
+        lines.append(Text(f"{', '.join(status['preparing'])} still prepare", style="yellow"))
     if status["silent"]:
         lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
     for name, answer in sorted(nodes.items()):
