@@ -6,6 +6,7 @@ diary stays readable and small. The last events are kept in memory for `holdfast
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -13,7 +14,7 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 KEPT = 5_000
 #: A wall clock that moves by more than this against the monotonic one has jumped: clocks that are set right drift less.
@@ -24,9 +25,11 @@ FILE_BYTES_MAX = 16 << 20
 class EventLog:
     """Safe to use from any thread. Never raises: a diary that cannot be written must not stop a node."""
 
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, echo: TextIO | None = None) -> None:
         self.path = path
         self.node = node
+        #: Where else every event goes: `holdfast node --json`.
+        self._echo = echo
         self.lost = 0
         self._lock = threading.Lock()
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
@@ -63,8 +66,13 @@ class EventLog:
             **fields,
         }
         self._kept.append(entry)
+        line = json.dumps(entry, default=str) + "\n"
+        if self._echo is not None:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                self._echo.write(line)
+                self._echo.flush()
         try:
-            self._file.write(json.dumps(entry, default=str) + "\n")
+            self._file.write(line)
             if self._file.tell() > FILE_BYTES_MAX:
                 self._file.close()
                 os.replace(self.path, self.path.with_suffix(".1.jsonl"))

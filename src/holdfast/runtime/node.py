@@ -26,7 +26,7 @@ from holdfast.runtime.lean import be_lean
 from holdfast.runtime.process import NodeProcess
 
 
-def _arguments(argv: list[str] | None) -> NodeConfig:
+def _arguments(argv: list[str] | None) -> tuple[NodeConfig, bool]:
     parser = argparse.ArgumentParser(prog="holdfast node", description="Run one node of a cluster.")
     parser.add_argument("--config", type=Path, help="TOML file with the node's settings")
     parser.add_argument("--dir", help="directory of the pipeline")
@@ -34,6 +34,7 @@ def _arguments(argv: list[str] | None) -> NodeConfig:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="every node, this one too")
     parser.add_argument("--secret-file", help="file with the cluster's secret")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
+    parser.add_argument("--json", action="store_true", help="the event log on stdout, too")
     given = parser.parse_args(argv)
     found: dict[str, Any] = {}
     for item in given.set:
@@ -47,14 +48,14 @@ def _arguments(argv: list[str] | None) -> NodeConfig:
     for key in ("dir", "name", "secret_file"):
         if getattr(given, key):
             found[key] = getattr(given, key)
-    return load_config(given.config, **found) if given.config else make_config(found)
+    return load_config(given.config, **found) if given.config else make_config(found), given.json
 
 
-def run(config: NodeConfig) -> int:
+def run(config: NodeConfig, as_json: bool = False) -> int:
     """Run a node until it is told to stop."""
     be_lean()
     sys.setswitchinterval(0.001)  # threads that only pass messages on must not wait long for the interpreter
-    process = NodeProcess(config)
+    process = NodeProcess(config, echo=sys.stdout if as_json else None)
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: process.stop())
     process.start()
@@ -65,7 +66,7 @@ def run(config: NodeConfig) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     try:
-        code = run(_arguments(argv))
+        code = run(*_arguments(argv))
     except HoldfastError as error:
         print(one_line(error), file=sys.stderr)
         code = exit_code(error)
