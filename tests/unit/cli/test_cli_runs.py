@@ -14,6 +14,7 @@ import pytest
 from support.nodes import free_ports
 from support.plans import layered_plan
 
+from holdfast.cli import cluster
 from holdfast.cli import run as run_module
 from holdfast.cli.main import main
 from holdfast.cli.run import Options, start_run
@@ -232,3 +233,20 @@ def test_status_merges_the_figures_of_every_units_primary(tmp_path, node):
     assert status["units"]["u0"]["primary"] == "n0#1"
     assert status["units"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3}
     assert status_view("p", status)
+
+
+# --- submit
+
+
+def test_a_submit_that_was_taken_is_no_failure_where_the_directory_cannot_be_made(tmp_path, node, capsys, monkeypatch):
+    (tmp_path / "file").write_text("")
+    endpoints = node(tmp_path, submit={"told": ["n0"]})
+    config = tmp_path / "cluster.toml"
+    lines = [f'dir = "{tmp_path}/file/run"', f'secret_file = "{tmp_path}/secret"', "[endpoints]"]
+    config.write_text("\n".join([*lines, f'n0 = "{endpoints["n0"]}"']))
+    plan = layered_plan(units=1, tops=0)
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, query: (plan, []))  # it would need a JVM
+    code, out, err = call(capsys, "submit", str(config), "--config", str(config))
+    assert code == 0, err
+    assert "runs on n0" in out
+    assert "was submitted" in err
