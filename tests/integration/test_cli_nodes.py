@@ -1,4 +1,4 @@
-"""Nodes of their own through the commands alone (node, submit, status, stop), with the file that docs/running.md shows."""
+"""Nodes of their own through the commands alone (node, submit, status, stop), with the file of docs/running.md."""
 
 from __future__ import annotations
 

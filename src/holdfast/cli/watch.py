@@ -11,11 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.errors import PeerError
+from holdfast.errors import ConfigError, PeerError
 from holdfast.model.ids import name_of
+from holdfast.runtime.events import KINDS
 
 from .runs import JsonOption, Run, RunArgument, find_run, say
-from .story import read_events, sentence
+from .story import Diaries, sentence
 
 #: How often `--watch` and `--follow` look again.
 LOOK_S = 1.0
@@ -160,25 +161,27 @@ def moment(micros: int | None) -> str:
 def events(
     run: RunArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it happens, until Ctrl-C.")] = False,
-    kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind (repeatable).")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only events of this kind, promotion say (repeatable).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The events as they are, one JSON object per line.")] = False,
 ) -> None:
     """Tell what happened: failures, promotions, captures, gaps, lateness, stage lives, in the order of their time.
 
     Examples:  holdfast events
-               holdfast events --kind promoted --kind suspects
+               holdfast events --kind promotion --kind suspicion
                holdfast events --follow
     """
     import json
 
     found = find_run(run)
-    told = 0
+    if unknown := sorted(set(kind or ()) - KINDS):
+        raise ConfigError(f"no event is of kind {unknown[0]!r}", hint=f"Kinds are {', '.join(sorted(KINDS))}.")
+    diaries = Diaries(found.path)
     while True:
-        known = read_events(found.path)
-        for event in known[told:]:
+        for event in diaries.news():
             if not kind or event.get("event") in kind:
                 typer.echo(json.dumps(event) if as_json else sentence(event))
-        told = len(known)
         if not follow:
             return
         time.sleep(LOOK_S)

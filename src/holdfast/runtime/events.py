@@ -16,6 +16,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+#: Every kind of event, of nodes, their stages and the run as a whole. `holdfast events --kind` knows these.
+KINDS = frozenset(
+    (
+        # failures and what follows
+        "suspicion", "unreachable", "dismissed", "no-quorum", "spared", "promotion", "joining", "demoted", "dropped",
+        "stable", "degraded", "lost", "unit-failed", "paste-failed", "misfit", "lease-lapsed", "trimmed", "broken",
+        # who decides
+        "campaign", "elected", "record",
+        # what was refused
+        "fenced", "turned-away", "refused", "damaged", "foreign", "unsendable", "untold",
+        # a node's life
+        "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
+        # rows
+        "captures", "queues", "disk-full", "disk-again", "spill-late",
+        # stages
+        "stage-start", "stage-ready", "stage-running", "stage-batch", "stage-late", "stage-waiting", "stage-odd",
+        "stage-silent", "stage-failed", "stage-died", "stage-finished", "stage-end",
+        # the run
+        "kill", "prescribed", "sla-unmet", "finished",
+    )
+)  # fmt: skip
 KEPT = 5_000
 #: A wall clock that moves by more than this against the monotonic one has jumped: clocks that are set right drift less.
 JUMP_S = 1.0
