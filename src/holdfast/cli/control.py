@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Annotated
 
@@ -97,16 +98,17 @@ def stop(
         typer.echo(f"{found.pipeline} is stopped{but}.")
 
 
-def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
-    """Seal an infinite watermark and wait until every stage says that it has finished."""
+def finish_run(run: Run, *, limit_s: float, tell=None, told: threading.Event | None = None) -> None:
+    """Seal an infinite watermark and wait until every stage says that it has finished, or until `told` to give up."""
+    given_up = told or threading.Event()
     deadline = time.monotonic() + limit_s
     _finish_ports(run, limit_s)
-    told = 0.0
+    asked = 0.0
     shown: list[str] = []
     while True:
-        if time.monotonic() - told > TELL_AGAIN_S:
+        if time.monotonic() - asked > TELL_AGAIN_S:
             run.ask_all("finish", {"forwarded": True})  # again and again: a node that came back does not know
-            told = time.monotonic()
+            asked = time.monotonic()
         try:
             waiting = unfinished(run)
         except HoldfastError:
@@ -124,7 +126,8 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
                 detail=f"Still at work: {', '.join(waiting)}.",
                 hint="`holdfast events` tells what they do; --limit waits longer.",
             )
-        time.sleep(LOOK_S)
+        if given_up.wait(LOOK_S):
+            return
 
 
 def _finish_ports(run: Run, limit_s: float) -> None:

@@ -227,7 +227,9 @@ def until_told() -> Iterator[threading.Event]:
 def run_command(
     file: Annotated[Path, typer.Argument(help="Python file that makes the pipeline.")],
     nodes: Annotated[int, typer.Option(help="Nodes on this machine; three or more can replace each other.")] = 4,
-    directory: Annotated[Path | None, typer.Option("--dir", help="Where the run lives [./holdfast-run/FILE].")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where the run lives (default: ./holdfast-run/FILE).")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in that directory first.")] = False,
     master: Annotated[str, typer.Option(help="Spark's master for the stages.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
@@ -266,7 +268,7 @@ def run_command(
         if explain:
             _explain(file, as_json)
             return
-        started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
+        started = start_run(file, options, lambda line: console.print(line, highlight=False, markup=False), told)
         try:
             _tell_start(started, console, as_json)
             if make_in_background():
@@ -290,12 +292,13 @@ def _explain(file: Path, as_json: bool) -> None:
 
 def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
     for warning in started.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False)
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     if as_json:
         typer.echo(json.dumps({"event": "started", "run": started.run.dir, "endpoints": started.run.endpoints}))
     else:
-        console.print((started.run.path / "explain.txt").read_text(), highlight=False)
-        console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", highlight=False)
+        plain: dict[str, Any] = {"highlight": False, "markup": False}  # brackets in names and plans are no styles
+        console.print((started.run.path / "explain.txt").read_text(), **plain)
+        console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", **plain)
 
 
 def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> Callable[[dict[str, Any]], None]:
@@ -310,7 +313,7 @@ def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> C
 
     def tell(kind: str, text: str, fields: dict[str, Any]) -> None:
         write_event(started.run.path, kind, text, **fields)
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, markup=False)
 
     watch = SlaWatch(started.plan, sla, nodes=len(started.nodes.names), tune=tune, tell=tell)
     looked = -SLA_LOOK_S

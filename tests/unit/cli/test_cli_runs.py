@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from rich.console import Console
 from support.nodes import free_ports
 from support.plans import layered_plan
 
 from holdfast.cli import cluster
 from holdfast.cli import run as run_module
+from holdfast.cli.control import finish_run
 from holdfast.cli.main import main
 from holdfast.cli.run import Options, start_run
 from holdfast.cli.runs import process_started, read_run
@@ -250,3 +256,36 @@ def test_a_submit_that_was_taken_is_no_failure_where_the_directory_cannot_be_mad
     assert code == 0, err
     assert "runs on n0" in out
     assert "was submitted" in err
+
+
+# --- what is shown, and the demo
+
+
+def test_brackets_in_plans_warnings_and_paths_are_shown_as_they_are(tmp_path):
+    run = read_run(a_run(tmp_path / "a[b]"))
+    (run.path / "explain.txt").write_text("agg [sum] -> [bold]x[/nothing]")
+    console = Console(file=io.StringIO(), width=300)
+    run_module._tell_start(SimpleNamespace(run=run, warnings=["column [key] is wide"]), console, as_json=False)
+    told = console.file.getvalue()
+    for text in ("agg [sum] -> [bold]x[/nothing]", "column [key] is wide", "a[b]"):
+        assert text in told
+
+
+def test_a_second_demo_in_one_directory_is_told_what_it_can_do(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    code, _, err = call(capsys, "demo", "--dir", str(tmp_path))
+    assert code == 2
+    assert "earlier demo" in err
+    assert "--fresh" not in err
+
+
+def test_waiting_for_the_end_can_be_given_up(tmp_path, node):
+    place = {"primary": "n0#1", "backup": None, "joining": None, "epoch": 1, "stage": True}
+    status = {"name": "n0", "places": {"s0": place}, "finished": []}
+    a_run(tmp_path, endpoints=node(tmp_path, status=status, finish={"told": ["n0"]}))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    told = threading.Event()
+    with pytest.raises(HoldfastError, match="did not finish"):
+        finish_run(read_run(tmp_path), limit_s=0.0, told=told)
+    told.set()
+    finish_run(read_run(tmp_path), limit_s=60.0, told=told)
