@@ -90,7 +90,7 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         if asset.endswith(".ledger"):
             port = asset.removesuffix(".ledger")
             if port not in record["places"]:  # its driver is a program of the user's own
-                told = nodes.get(place["primary"] or "", {}).get("ledgers", {}).get(port, {})
+                told = nodes.get(name_of(place["primary"] or ""), {}).get("ledgers", {}).get(port, {})
                 batch = told.get("batch", -1)
                 state = "written" if batch >= 0 else "waits for rows"
                 stages.add_row(port, "your program", "-", "-", state, _number(batch if batch >= 0 else None), "-", "-")
