@@ -67,6 +67,17 @@ class InvariantError(HoldfastError):
     """A bug of ours. Never caught: a wrong answer is worse than a stopped unit."""
 
 
+def one_line(error: HoldfastError) -> str:
+    """What, detail and hint in one line: how a command ends that could not do what it says."""
+    parts = [error.what, error.detail, error.hint]
+    return "error: " + " · ".join(" ".join(part.split()) for part in parts if part)
+
+
+def exit_code(error: HoldfastError) -> int:
+    """2 for a mistake in a flag, a file or a pipeline, 1 for what went wrong at work."""
+    return 2 if isinstance(error, ConfigError) else 1
+
+
 def check(condition: bool, what: str, detail: str = "") -> None:
     """Like `assert`, but never compiled away."""
     if not condition:

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from holdfast.runtime.config import load_config
+from holdfast.runtime.config import load_cluster
 
 from .planning import plan_file
 from .runs import JsonOption, Run, say
@@ -26,13 +26,16 @@ def node(
     directory: Annotated[
         str | None, typer.Option("--dir", help="Directory of the pipeline, if not in the file.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="What happens, as it happens: one JSON object per line.")
+    ] = False,
 ) -> None:
     """Run one node in the foreground, until it is told to stop. It waits for a pipeline if there is none yet.
 
     Every node needs the same endpoints and the same secret file; beyond one machine also TLS.
 
     Examples:  holdfast node --config node.toml
-               holdfast node --config cluster.toml --name n2
+               holdfast node --config cluster.toml --name n2 --json
     """
     from holdfast.runtime.node import main
 
@@ -41,6 +44,8 @@ def node(
         arguments += ["--name", name]
     if directory:
         arguments += ["--dir", directory]
+    if as_json:
+        arguments.append("--json")
     raise typer.Exit(main(arguments))
 
 
@@ -56,7 +61,7 @@ def submit(
 
     Examples:  holdfast submit netmon.py --config cluster.toml
     """
-    settings = load_config(config)
+    settings = load_cluster(config)
     directory = Path(settings.dir).resolve()
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
         plan, warnings = plan_file(file, Path(scratch), query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
@@ -75,8 +80,12 @@ def submit(
     described = msgspec.json.format(msgspec.json.encode(run), indent=2)
     files = {"pipeline.py": file.read_text(), "run.json": described.decode()}
     answer = run.ask("submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout_s=180.0)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (directory / "run.json").write_bytes(described)  # for the commands that are called here
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / "run.json").write_bytes(described)  # for the commands that are called here
+    except OSError as error:  # the nodes have it all the same
+        hint = "status, events and stop work where that directory is"
+        typer.echo(f"warning: it was submitted, but {directory} cannot be written here ({error}): {hint}", err=True)
     if as_json:
         say({"pipeline": plan.pipeline, "query": plan.query, "nodes": answer["told"], "run": str(directory)})
     else:

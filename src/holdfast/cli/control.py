@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Annotated
 
@@ -11,13 +12,16 @@ import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.runtime.local import STOP_LIMIT_S
 
-from .runs import JsonOption, Run, RunArgument, find_run, say
+from .runs import JsonOption, Run, RunArgument, find_run, process_started, say
 from .story import read_events
 from .watch import cluster_status
 
 LOOK_S = 0.5
 TELL_AGAIN_S = 5.0
+#: `holdfast run` looks at its nodes, stops them, kills those that do not stop: it may take longer than they do.
+END_LIMIT_S = STOP_LIMIT_S + 20.0
 
 
 def drain(
@@ -38,7 +42,7 @@ def drain(
     held = _held(found, node)
     while held:
         if time.monotonic() - began > limit:
-            raise ConfigError(
+            raise HoldfastError(
                 f"{node} still holds {len(held)} after {limit:.0f} s",
                 detail=", ".join(held[:6]),
                 hint="Is there another node that could take them? `holdfast status` shows it.",
@@ -75,25 +79,36 @@ def stop(
     began = time.monotonic()
     if finish:
         finish_run(found, limit_s=limit, tell=None if as_json else typer.echo)
-    found.ask_all("stop")
-    if found.supervisor:
-        _stop_process(found.supervisor)
+    supervised = found.is_supervised
+    answers = found.ask_all("stop")
+    if supervised:
+        _stop_process(found)
+    elif not answers and not finish:
+        raise HoldfastError(
+            f"{found.pipeline} is not running",
+            detail=f"None of {', '.join(sorted(found.endpoints))} answers.",
+            hint=f"`holdfast events {found.dir}` tells what happened last.",
+        )
+    silent = [] if supervised or finish else sorted(set(found.endpoints) - set(answers))
+    seconds = round(time.monotonic() - began, 3)
     if as_json:
-        say({"run": found.dir, "finished": finish, "seconds": round(time.monotonic() - began, 3)})
+        say({"run": found.dir, "finished": finish, "silent": silent, "seconds": seconds})
     else:
-        typer.echo(f"{found.pipeline} is stopped.")
+        but = f", but {', '.join(silent)} did not answer" if silent else ""
+        typer.echo(f"{found.pipeline} is stopped{but}.")
 
 
-def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
-    """Seal an infinite watermark and wait until every stage says that it has finished."""
+def finish_run(run: Run, *, limit_s: float, tell=None, told: threading.Event | None = None) -> None:
+    """Seal an infinite watermark and wait until every stage says that it has finished, or until `told` to give up."""
+    given_up = told or threading.Event()
     deadline = time.monotonic() + limit_s
     _finish_ports(run, limit_s)
-    told = 0.0
+    asked = 0.0
     shown: list[str] = []
     while True:
-        if time.monotonic() - told > TELL_AGAIN_S:
+        if time.monotonic() - asked > TELL_AGAIN_S:
             run.ask_all("finish", {"forwarded": True})  # again and again: a node that came back does not know
-            told = time.monotonic()
+            asked = time.monotonic()
         try:
             waiting = unfinished(run)
         except HoldfastError:
@@ -106,12 +121,13 @@ def finish_run(run: Run, *, limit_s: float, tell=None) -> None:
             tell(f"waiting for {', '.join(waiting)} to finish")
             shown = waiting
         if time.monotonic() > deadline:
-            raise ConfigError(
+            raise HoldfastError(
                 f"{run.pipeline} did not finish within {limit_s:.0f} s",
                 detail=f"Still at work: {', '.join(waiting)}.",
                 hint="`holdfast events` tells what they do; --limit waits longer.",
             )
-        time.sleep(LOOK_S)
+        if given_up.wait(LOOK_S):
+            return
 
 
 def _finish_ports(run: Run, limit_s: float) -> None:
@@ -136,7 +152,7 @@ def has_finished(run: Run) -> bool:
 
 def unfinished(run: Run) -> list[str]:
     """Stages that have not said that everything is through."""
-    answers = run.ask_all("status")
+    answers, _ = run.statuses()
     stages: dict[str, bool] = {}
     for answer in answers.values():
         for asset, place in answer["places"].items():
@@ -149,14 +165,24 @@ def unfinished(run: Run) -> list[str]:
     return sorted(asset for asset, done in stages.items() if not done)
 
 
-def _stop_process(pid: int) -> None:
+def _stop_process(run: Run) -> None:
+    """End the `holdfast run` of this run, and wait for it: then its nodes have ended, too."""
+    pid = run.supervisor
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        return
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
+        return  # just now
+    except PermissionError:
+        raise HoldfastError(
+            f"{run.pipeline} was started by another user",
+            detail=f"Its `holdfast run` is process {pid}.",
+            hint="Stop it as that user.",
+        ) from None
+    deadline = time.monotonic() + END_LIMIT_S
+    while process_started(pid) == run.supervisor_started:
+        if time.monotonic() > deadline:
+            raise HoldfastError(
+                f"{run.pipeline} did not stop within {END_LIMIT_S:.0f} s",
+                detail=f"Its `holdfast run` is process {pid}.",
+            )
         time.sleep(0.1)

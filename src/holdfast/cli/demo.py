@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from holdfast.errors import ConfigError, HoldfastError
@@ -42,7 +43,7 @@ def demo(
     kills: Annotated[int, typer.Option(help="How many nodes are killed in that time.", min=0)] = 4,
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=3)] = 4,
     seed: Annotated[int, typer.Option(help="Which nodes are killed, and when.")] = 1,
-    directory: Annotated[Path | None, typer.Option("--dir", help="Keep the run here [a directory under /tmp].")] = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help="Keep the run here (default: under /tmp).")] = None,
     standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -54,13 +55,19 @@ def demo(
     """
     console = Console(stderr=True, quiet=as_json)
     home = (directory or Path(tempfile.mkdtemp(prefix="holdfast-demo-"))).resolve()
-    home.mkdir(parents=True, exist_ok=True)
+    if (home / "run").exists():
+        raise ConfigError(f"{home} holds an earlier demo", hint="Remove it, or give another --dir.")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{home} cannot be used", detail=str(error), hint="Give another --dir.") from None
     os.environ["HOLDFAST_OUT"] = str(home / "out")
-    console.print(f"[bold]Holdfast demo[/bold]: {nodes} nodes, {kills} kills in {seconds} s; everything is in {home}")
+    where = escape(str(home))
+    console.print(f"[bold]Holdfast demo[/bold]: {nodes} nodes, {kills} kills in {seconds} s; everything is in {where}")
     file = _example(home)
     options = Options(nodes=nodes, directory=home / "run", standby=standby, restart_s=3.0)
     with until_told() as told:
-        started = start_run(file, options, lambda line: console.print(f"  {line}"), told)
+        started = start_run(file, options, lambda line: console.print(f"  {line}", markup=False), told)
         try:
             report = _show(started, seconds, kills, random.Random(seed), told, console)
         finally:
@@ -112,11 +119,12 @@ def _show(
             f"  kill -9 {victim} ({roles}): output paused for [bold]{gap * 1000:.0f} ms[/bold]"
             f" (without a failure {usual * 1000:.0f} ms)"
         )
-    told.wait(max(0.0, began + seconds - time.time()))
+    if told.wait(max(0.0, began + seconds - time.time())):
+        return {}
     probe.close()
     console.print("  finishing: all windows are closed and written")
-    finish_run(run, limit_s=300.0)
-    events = [e for e in read_events(run.path) if e.get("event") in ("kill", "promoted", "stable-again", "lost")]
+    finish_run(run, limit_s=300.0, told=told)
+    events = [e for e in read_events(run.path) if e.get("event") in ("kill", "promotion", "stable", "lost")]
     return {"seconds": seconds, "kills": found, "story": [sentence(e) for e in events]}
 
 
@@ -128,7 +136,7 @@ def _first_rows(started: LocalRun, told: threading.Event) -> Probe:
         if told.is_set():
             raise typer.Exit(130)
         if time.monotonic() > deadline:
-            raise ConfigError(
+            raise HoldfastError(
                 f"no rows after {FIRST_ROWS_LIMIT_S:.0f} s",
                 hint=f"See {started.run.dir}/nodes/*/logs and `holdfast events {started.run.dir}`.",
             )
@@ -188,4 +196,4 @@ def _tell(report: dict[str, Any], console: Console) -> None:
     console.print(table)
     verdict = report["verify"]
     style = "bold green" if verdict["holds"] else "bold red"
-    console.print(verdict["text"], style=style, highlight=False)
+    console.print(verdict["text"], style=style, highlight=False, markup=False)

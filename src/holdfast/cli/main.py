@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from holdfast.errors import ConfigError, HoldfastError, InvariantError
+from holdfast.errors import HoldfastError, InvariantError, exit_code, one_line
 
 from .cluster import node, submit
 from .control import drain, stop
@@ -42,12 +42,6 @@ def _holdfast() -> None:
     """High availability for Spark streaming pipelines."""
 
 
-def one_line(error: HoldfastError) -> str:
-    """What, detail and hint in one line."""
-    parts = [error.what, error.detail, error.hint]
-    return "error: " + " · ".join(" ".join(part.split()) for part in parts if part)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the program and leave with its exit code."""
     try:
@@ -56,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise
     except HoldfastError as error:
         print(one_line(error), file=sys.stderr)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(exit_code(error))
     except Exception as error:
         # The parser's own complaints (unknown flag, missing value) come as exceptions with an exit code.
         code, message = getattr(error, "exit_code", None), getattr(error, "format_message", None)

@@ -147,7 +147,12 @@ def prescribe_command(
     out: Annotated[str | None, typer.Option(help="where --sweep writes its rows (CSV); default: stdout")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Which resiliency strategy meets the SLA at the least cost."""
+    """Which resiliency strategy meets the SLA at the least cost.
+
+    Examples:  holdfast prescribe --sla 99.99% --window 10min --checkpoint-size 300MB --input-rate 2MB/s --mtbf 30d
+               holdfast prescribe --from holdfast-run/netmon --sla 99.99% --what-if window=1h
+               holdfast prescribe --file parameters.toml --sensitivity --json
+    """
     flags: dict[str, object] = {
         "sla": sla, "window": window, "checkpoint_size": checkpoint_size, "input_rate": input_rate, "mtbf": mtbf,
         "replicas": replicas, "copies": copies, "checkpoint_interval": checkpoint_interval, "rr_max": rr_max,

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,15 +30,16 @@ from rich.live import Live
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
-from holdfast.runtime.local import LocalNodes
+from holdfast.runtime.config import make_config
+from holdfast.runtime.local import OWN_SETTINGS, LocalNodes
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
 
 from .control import unfinished
 from .planning import check_file, plan_file
-from .runs import RUNS, Run
+from .runs import RUNS, Run, made_in, process_started, read_run, remove
 from .story import read_events, write_event
-from .watch import cluster_status, status_view
+from .watch import cluster_status, failing, status_view
 
 LOOK_S = 1.0
 WARM_LIMIT_S = 600
@@ -54,7 +56,7 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     conf: tuple[str, ...] = ()
     standby: bool = True
     restart_s: float | None = 3.0
-    #: Further settings of every node, as TOML lines: `heartbeat = "50 ms"`.
+    #: Further settings of every node, as TOML: `heartbeat = "50 ms"`. They win over the flags above.
     settings: tuple[str, ...] = ()
 
 
@@ -93,16 +95,33 @@ def start_run(
             hint="Start `holdfast node` on the machines and use `holdfast submit`: see docs/running.md.",
         )
     check_file(file)
+    settings = _settings(options)
     directory = _make_directory(file, options)
+    try:
+        return _start(file, directory, options, settings, tell, told)
+    except BaseException:
+        remove(made_in(directory, [file], but_logs=True))  # what did not start is no earlier run; its logs say why
+        raise
+
+
+def _start(
+    file: Path,
+    directory: Path,
+    options: Options,
+    settings: dict[str, Any],
+    tell: Callable[[str], None],
+    told: threading.Event | None,
+) -> LocalRun:
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}", runs_here=True)
-    shutil.copy2(file, directory / "pipeline.py")
+    with suppress(shutil.SameFileError):
+        shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")
     _warm(directory)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
-        settings=_settings(options),
+        settings=settings,
         restart_s=options.restart_s,
     )
     run = Run(
@@ -113,6 +132,7 @@ def start_run(
         metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
         secret_file=str(nodes.secret_file),
         supervisor=os.getpid(),
+        supervisor_started=process_started(os.getpid()),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
@@ -133,6 +153,7 @@ def _warm(directory: Path) -> None:
 
 def _make_directory(file: Path, options: Options) -> Path:
     directory = options.directory or RUNS / file.stem
+    keep = [file]
     if (directory / "run.json").exists():
         if not options.fresh:
             raise ConfigError(
@@ -140,17 +161,54 @@ def _make_directory(file: Path, options: Options) -> Path:
                 detail="State lives in the nodes' memory: a run that has ended cannot be gone on with.",
                 hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
             )
-        shutil.rmtree(directory)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
+        keep += _check_ended(directory)
+    elif not options.fresh and (found := made_in(directory, keep, but_logs=True)):
+        raise ConfigError(  # not of a run, as far as we know: they may be the user's
+            f"{directory} has files that a run would write over",
+            detail=f"There are {', '.join(str(path.relative_to(directory)) for path in found[:6])}.",
+            hint="Give another --dir; --fresh removes them.",
+        )
+    try:
+        if options.fresh:
+            remove(made_in(directory, keep))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be used", detail=str(error), hint="Give another --dir.") from None
     return directory.resolve()
 
 
-def _settings(options: Options) -> str:
-    lines = [f"master = {json.dumps(options.master)}", f"standby = {str(options.standby).lower()}", *options.settings]
+def _check_ended(directory: Path) -> list[Path]:
+    """An earlier run that may be removed; the file it was made from, which may not."""
+    try:
+        run = read_run(directory)
+    except ConfigError:
+        return []  # damaged: nobody can stop it by this file either
+    answers: dict[str, Any] = {}
+    with suppress(ConfigError):  # without its secret nobody can ask
+        answers = run.ask_all("ping", timeout_s=2.0)
+    if run.is_supervised or answers:
+        raise ConfigError(f"{run.pipeline} is running in {directory}", hint=f"`holdfast stop {directory}` first.")
+    return [Path(run.source)]
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    """Settings of every node, checked before anything is started."""
+    found: dict[str, Any] = {"master": options.master, "standby": options.standby}
     conf = dict(_pair(pair) for pair in options.conf)
-    if conf:
-        lines.append("conf = {" + ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in conf.items()) + "}")
-    return "\n".join(lines)
+    for text in options.settings:
+        try:
+            given = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            hint = "Write --set 'heartbeat = \"50 ms\"'."
+            raise ConfigError(f"--set {text!r} cannot be read", detail=str(error), hint=hint) from None
+        for key in given:
+            if key in OWN_SETTINGS:
+                raise ConfigError(f"--set {key}: `holdfast run` sets this itself")
+        found |= given
+    if isinstance(found.get("conf", {}), dict):
+        found["conf"] = conf | found.get("conf", {})
+    make_config({**found, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--set")
+    return found
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -175,7 +233,9 @@ def until_told() -> Iterator[threading.Event]:
 def run_command(
     file: Annotated[Path, typer.Argument(help="Python file that makes the pipeline.")],
     nodes: Annotated[int, typer.Option(help="Nodes on this machine; three or more can replace each other.")] = 4,
-    directory: Annotated[Path | None, typer.Option("--dir", help="Where the run lives [./holdfast-run/FILE].")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where the run lives (default: ./holdfast-run/FILE).")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier run in that directory first.")] = False,
     master: Annotated[str, typer.Option(help="Spark's master for the stages, on this machine.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
@@ -214,7 +274,7 @@ def run_command(
         if explain:
             _explain(file, as_json)
             return
-        started = start_run(file, options, lambda line: console.print(line, highlight=False), told)
+        started = start_run(file, options, lambda line: console.print(line, highlight=False, markup=False), told)
         try:
             _tell_start(started, console, as_json)
             if make_in_background():
@@ -238,12 +298,13 @@ def _explain(file: Path, as_json: bool) -> None:
 
 def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
     for warning in started.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False)
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     if as_json:
         typer.echo(json.dumps({"event": "started", "run": started.run.dir, "endpoints": started.run.endpoints}))
     else:
-        console.print((started.run.path / "explain.txt").read_text(), highlight=False)
-        console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", highlight=False)
+        plain: dict[str, Any] = {"highlight": False, "markup": False}  # brackets in names and plans are no styles
+        console.print((started.run.path / "explain.txt").read_text(), **plain)
+        console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", **plain)
 
 
 def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> Callable[[dict[str, Any]], None]:
@@ -258,7 +319,7 @@ def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> C
 
     def tell(kind: str, text: str, fields: dict[str, Any]) -> None:
         write_event(started.run.path, kind, text, **fields)
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, markup=False)
 
     watch = SlaWatch(started.plan, sla, nodes=len(started.nodes.names), tune=tune, tell=tell)
     looked = -SLA_LOOK_S
@@ -275,6 +336,15 @@ def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> C
     return look
 
 
+def _tell_failures(lines: list[str], said: set[str], console: Console) -> None:
+    """Each reason once, not each time that it comes again."""
+    for line in lines:
+        reason = line.partition(": ")[2]
+        if reason not in said:
+            said.add(reason)
+            console.print(line, style="bold red", markup=False, highlight=False)
+
+
 def _watch(
     started: LocalRun,
     told: threading.Event,
@@ -286,6 +356,7 @@ def _watch(
     show = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal and not as_json else None
     if show:
         show.start()
+    said: set[str] = set()
     try:
         while not told.wait(LOOK_S):
             try:
@@ -299,6 +370,8 @@ def _watch(
                 show.update(status_view(started.run.pipeline, status))
             elif as_json:
                 typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
+            if not show:
+                _tell_failures(failing(status), said, console)
             if started.is_finished():
                 write_event(started.run.path, "finished", "Every stage has finished: all is written.")
                 return True

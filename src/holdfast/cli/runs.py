@@ -7,19 +7,27 @@ node can answer for the cluster, so a call goes to one after the other until one
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.security import Security, TlsFiles
 from holdfast.runtime.transport import Caller
 
 #: Where runs are kept unless told otherwise, one directory each.
 RUNS = Path("holdfast-run")
+
+#: All that a run makes in its directory; `run --fresh` removes these and nothing else, since it may be the user's own.
+MADE = (
+    "run.json", "plan.json", "explain.txt", "pipeline.py", "secret", "events.jsonl",
+    "checkpoints", "late", "nodes",
+)  # fmt: skip
 
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="[RUN]", help="Directory of the run; default: the newest in ./holdfast-run.")
@@ -40,6 +48,8 @@ class Run(msgspec.Struct, kw_only=True):
     tls: TlsFiles | None = None
     #: Process of `holdfast run`, which watches over the nodes; 0: nobody does (nodes of their own).
     supervisor: int = 0
+    #: When that process started (`process_started`): its number may be somebody else's by now.
+    supervisor_started: int = 0
     started: str = ""
     dir: str = ""
 
@@ -50,6 +60,11 @@ class Run(msgspec.Struct, kw_only=True):
     @property
     def file(self) -> Path:
         return file_of_run(self.source, self.path)
+
+    @property
+    def is_supervised(self) -> bool:
+        """Does the `holdfast run` that started it still live?"""
+        return bool(self.supervisor_started) and process_started(self.supervisor) == self.supervisor_started
 
     @property
     def security(self) -> Security:
@@ -70,7 +85,7 @@ class Run(msgspec.Struct, kw_only=True):
                     failures.append(f"{name} ({endpoint}): {error.what}")
         finally:
             caller.close()
-        raise ConfigError(
+        raise PeerError(
             f"no node of {self.pipeline!r} answers {action!r}",
             detail="; ".join(failures),
             hint=f"Is it running? `holdfast events {self.dir}` tells what happened last.",
@@ -87,6 +102,47 @@ class Run(msgspec.Struct, kw_only=True):
                 continue
         caller.close()
         return answers
+
+    def statuses(self) -> tuple[dict[str, Any], list[str]]:
+        """What the nodes that run the pipeline say of themselves, and the names of those that still prepare for it."""
+        answers = self.ask_all("status")
+        preparing = [name for name, answer in answers.items() if answer.get("waiting")]
+        running = {name: answer for name, answer in answers.items() if name not in preparing}
+        if preparing and not running:
+            raise PeerError(
+                f"the nodes of {self.pipeline!r} are preparing",
+                detail=f"{', '.join(preparing)} load what the pipeline needs.",
+                hint="Ask again in a few seconds.",
+            )
+        return running, preparing
+
+
+def process_started(pid: int) -> int:
+    """When a living process started, in ticks since the machine did; 0 if there is none. With its number, it is it."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return 0
+    return 0 if state in "ZX" else int(fields[18])  # field 22 of proc(5)
+
+
+def made_in(directory: Path, keep: Iterable[Path] = (), *, but_logs: bool = False) -> list[Path]:
+    """What a run made there. The user's pipeline may be called like the run's copy of it: `keep`."""
+    kept = {path.resolve() for path in keep}
+    found = [path for path in (directory / name for name in MADE) if path.exists() and path.resolve() not in kept]
+    nodes = directory / "nodes"
+    if but_logs and nodes in found:
+        found.remove(nodes)
+        found += sorted(path for path in nodes.glob("*/*") if path.name != "logs")
+    return found
+
+
+def remove(paths: list[Path]) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def read_run(directory: Path) -> Run:

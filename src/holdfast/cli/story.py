@@ -7,7 +7,7 @@ order of two nodes' events is as good as their clocks; within a node it is exact
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,46 @@ Event = dict[str, Any]
 
 def read_events(directory: Path) -> list[Event]:
     """All events of a run, oldest first. A last line that is being written is left out."""
-    events: list[Event] = []
-    for file in sorted(directory.glob("nodes/*/events*.jsonl")) + sorted(directory.glob("events.jsonl")):
-        events.extend(_lines(file))
-    return sorted(events, key=lambda event: str(event.get("time", "")))
+    return Diaries(directory).news()
 
 
-def _lines(file: Path) -> Iterator[Event]:
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
+class Diaries:
+    """The event logs of a run, read on from where they were read before."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        #: How far each file was read, by device and inode: a diary that has grown long gets another name.
+        self._read: dict[tuple[int, int], int] = {}
+
+    def news(self) -> list[Event]:
+        """What was not told before, oldest first."""
+        events: list[Event] = []
+        for path in [*sorted(self._directory.glob("nodes/*/events*.jsonl")), self._directory / "events.jsonl"]:
+            events.extend(self._lines(path))
+        return sorted(events, key=lambda event: str(event.get("time", "")))
+
+    def _lines(self, path: Path) -> list[Event]:
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                which = (found.st_dev, found.st_ino)
+                at = self._read.get(which, 0)
+                if at > found.st_size:
+                    at = 0  # a new file that got the inode of one that is gone
+                file.seek(at)
+                text, _, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:  # not yet, or renamed just now: then it is found the next time
+            return []
+        self._read[which] = at + len(text) + 1 if text else at
+        events = []
+        for line in text.splitlines():
             try:
                 event = json.loads(line)
-            except json.JSONDecodeError:
+            except ValueError:
                 continue
             if isinstance(event, dict):
-                yield event
+                events.append(event)
+        return events
 
 
 def write_event(directory: Path, kind: str, text: str, **more: object) -> None:

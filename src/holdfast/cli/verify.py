@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, exit_code
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan
 from holdfast.runtime.config import read_plan
@@ -50,13 +50,14 @@ def verify_run(run: Run) -> dict[str, Any]:
             command, cwd=run.cwd, capture_output=True, text=True, timeout=VERIFY_LIMIT_S, check=False, env=os.environ
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
+        raise HoldfastError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
     told = json.loads(done.stdout) if done.stdout.strip() else {}
     if "what" in told:
-        raise ConfigError(told["what"], detail=told["detail"], hint=told["hint"])
+        kind = ConfigError if told["mistake"] else HoldfastError
+        raise kind(told["what"], detail=told["detail"], hint=told["hint"])
     if "holds" not in told:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise ConfigError(f"{run.pipeline} cannot be verified", detail=last[0])
+        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=last[0])
     return told
 
 
@@ -94,8 +95,9 @@ def main() -> None:
         spark = session(f"verify {run.pipeline}", master="local[*]")
         verdict = recompute(pipeline, plan, directory, spark)
     except HoldfastError as error:
-        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}), file=out, flush=True)
-        sys.exit(2)
+        told = {"what": error.what, "detail": error.detail, "hint": error.hint}
+        print(json.dumps({**told, "mistake": isinstance(error, ConfigError)}), file=out, flush=True)
+        sys.exit(exit_code(error))
     print(json.dumps(verdict.as_json()), file=out, flush=True)
 
 

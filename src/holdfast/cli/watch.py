@@ -11,8 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.errors import ConfigError, PeerError
+from holdfast.model.ids import name_of
+from holdfast.runtime.events import KINDS
+
 from .runs import JsonOption, Run, RunArgument, find_run, say
-from .story import read_events, sentence
+from .story import Diaries, sentence
 
 #: How often `--watch` and `--follow` look again.
 LOOK_S = 1.0
@@ -39,13 +43,16 @@ def status(
         return
     with Live(console=console, refresh_per_second=4) as live:
         while True:
-            live.update(status_view(found.pipeline, cluster_status(found)))
+            try:
+                live.update(status_view(found.pipeline, cluster_status(found)))
+            except PeerError as error:  # preparing, or gone for a moment: keep looking
+                live.update(Text(str(error), style="yellow"))
             time.sleep(LOOK_S)
 
 
 def cluster_status(run: Run) -> dict[str, Any]:
     """One view of the cluster: the newest record, and what each node says of the units and stages it has."""
-    answers = run.ask_all("status")
+    answers, preparing = run.statuses()
     if not answers:
         return run.ask("status")  # says why nobody answers
     newest = max(answers.values(), key=lambda answer: answer["version"])
@@ -53,9 +60,21 @@ def cluster_status(run: Run) -> dict[str, Any]:
         "pipeline": run.pipeline,
         "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
         "coordinator": newest["coordinator"],
+        "units": units_of(newest["places"], answers),
         "nodes": answers,
-        "silent": sorted(set(run.endpoints) - set(answers)),
+        "preparing": preparing,
+        "silent": sorted(set(run.endpoints) - set(answers) - set(preparing)),
     }
+
+
+def units_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
+    """Every unit: where it is, and its figures as its primary tells them, if that answers."""
+    found = {}
+    for asset, place in sorted(places.items()):
+        if not place["stage"] and not asset.endswith(".ledger"):
+            told = nodes.get(name_of(place["primary"] or ""), {}).get("units", {}).get(asset, {})
+            found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch")}}
+    return found
 
 
 def status_view(pipeline: str, status: dict[str, Any]) -> Group:
@@ -71,17 +90,18 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         if asset.endswith(".ledger"):
             port = asset.removesuffix(".ledger")
             if port not in record["places"]:  # its driver is a program of the user's own
-                told = nodes.get(place["primary"] or "", {}).get("ledgers", {}).get(port, {})
+                told = nodes.get(name_of(place["primary"] or ""), {}).get("ledgers", {}).get(port, {})
                 batch = told.get("batch", -1)
                 state = "written" if batch >= 0 else "waits for rows"
                 stages.add_row(port, "your program", "-", "-", state, _number(batch if batch >= 0 else None), "-", "-")
             continue
         primary = place["primary"]
-        home = nodes.get((primary or "").partition("#")[0], {})
+        home = nodes.get(name_of(primary or ""), {})
         if place["stage"]:
             last = home.get("drivers", {}).get(asset, {}).get("last") or {}
             progress = last.get("progress") or {}
             state = "finished" if asset in home.get("finished", []) else last.get("event", "starting")
+            state = "failing" if asset in home.get("failures", {}) else state
             stages.add_row(
                 asset,
                 primary or "-",
@@ -91,9 +111,9 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
                 *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond", "numLateRows")),
             )
             continue
-        told = home.get("units", {}).get(asset, {})
+        told = status["units"][asset]
         backup = place["backup"] or (f"({place['joining']})" if place["joining"] else "none")
-        queued = sum(q["next"] - q["trimmed"] for q in told.get("outputs", {}).values()) if told else None
+        queued = sum(q["next"] - q["trimmed"] for q in told["outputs"].values()) if "outputs" in told else None
         cells = [_number(value) for value in (told.get("rows_in"), told.get("rows_out"), queued)]
         units.add_row(
             asset,
@@ -106,6 +126,9 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             style="" if place["backup"] else "yellow" if primary else "bold red",
         )
     lines: list[Any] = [units, stages]
+    if status["preparing"]:
+        lines.append(Text(f"{', '.join(status['preparing'])} still prepare", style="yellow"))
+    lines += [Text(line, style="bold red") for line in failing(status)]
     if status["silent"]:
         lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
     for name, answer in sorted(nodes.items()):
@@ -113,6 +136,18 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             if told["failed"]:
                 lines.append(Text(f"{unit} on {name} stands still: {told['failed']}", style="bold red"))
     return Group(*lines)
+
+
+def failing(status: dict[str, Any]) -> list[str]:
+    """Why stages do not run, a line each: their drivers fail where they were last started."""
+    found = []
+    for stage, place in sorted(status["record"]["places"].items()):
+        name = (place["primary"] or "").partition("#")[0]
+        failure = status["nodes"].get(name, {}).get("failures", {}).get(stage) if place["stage"] else None
+        if failure:
+            often = f", {failure['times']} times in a row" if failure["times"] > 1 else ""
+            found.append(f"{stage} failed on {name}{often}: {failure['text']}")
+    return found
 
 
 def _number(value: object) -> str:
@@ -140,25 +175,27 @@ def moment(micros: int | None) -> str:
 def events(
     run: RunArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it happens, until Ctrl-C.")] = False,
-    kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind (repeatable).")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only events of this kind, promotion say (repeatable).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The events as they are, one JSON object per line.")] = False,
 ) -> None:
     """Tell what happened: failures, promotions, captures, gaps, lateness, stage lives, in the order of their time.
 
     Examples:  holdfast events
-               holdfast events --kind promoted --kind suspects
+               holdfast events --kind promotion --kind suspicion
                holdfast events --follow
     """
     import json
 
     found = find_run(run)
-    told = 0
+    if unknown := sorted(set(kind or ()) - KINDS):
+        raise ConfigError(f"no event is of kind {unknown[0]!r}", hint=f"Kinds are {', '.join(sorted(KINDS))}.")
+    diaries = Diaries(found.path)
     while True:
-        known = read_events(found.path)
-        for event in known[told:]:
+        for event in diaries.news():
             if not kind or event.get("event") in kind:
                 typer.echo(json.dumps(event) if as_json else sentence(event))
-        told = len(known)
         if not follow:
             return
         time.sleep(LOOK_S)

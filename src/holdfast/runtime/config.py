@@ -158,13 +158,24 @@ def _parse(text: str, setting: str, units: dict[str, int], example: str) -> floa
 
 def load_config(path: Path, **overrides: Any) -> NodeConfig:
     """Read a TOML file; `overrides` (from a command line) win."""
+    return make_config(_read(path) | overrides, str(path))
+
+
+def load_cluster(path: Path) -> NodeConfig:
+    """The same for somebody who is no node: a file that all nodes share names none of them."""
+    found = _read(path)
+    endpoints = found.get("endpoints")
+    first = next(iter(endpoints), "") if isinstance(endpoints, dict) else ""
+    return make_config({"name": first, **found}, str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError("cannot read the node's config", detail=str(error)) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("the node's config is no TOML", detail=f"{path}: {error}") from error
-    return make_config(found | overrides, str(path))
 
 
 def make_config(found: dict[str, Any], where: str = "the command line") -> NodeConfig:

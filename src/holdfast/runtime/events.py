@@ -7,6 +7,7 @@ action); `holdfast events` reads the files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -14,8 +15,29 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+#: Every kind of event, of nodes, their stages and the run as a whole. `holdfast events --kind` knows these.
+KINDS = frozenset(
+    (
+        # failures and what follows
+        "suspicion", "unreachable", "dismissed", "no-quorum", "spared", "promotion", "joining", "demoted", "dropped",
+        "stable", "degraded", "lost", "unit-failed", "paste-failed", "misfit", "lease-lapsed", "trimmed", "broken",
+        # who decides
+        "campaign", "elected", "record",
+        # what was refused
+        "fenced", "turned-away", "refused", "damaged", "foreign", "unsendable", "untold",
+        # a node's life
+        "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
+        # rows
+        "captures", "queues", "disk-full", "disk-again", "spill-late",
+        # stages
+        "stage-start", "stage-ready", "stage-running", "stage-batch", "stage-late", "stage-waiting", "stage-odd",
+        "stage-silent", "stage-failed", "stage-died", "stage-finished", "stage-end",
+        # the run
+        "kill", "prescribed", "sla-unmet", "sla-failed", "finished",
+    )
+)  # fmt: skip
 KEPT = 5_000
 #: A wall clock that moves by more than this against the monotonic one has jumped: clocks that are set right drift less.
 JUMP_S = 1.0
@@ -25,9 +47,11 @@ FILE_BYTES_MAX = 16 << 20
 class EventLog:
     """Safe to use from any thread. Never raises: a diary that cannot be written must not stop a node."""
 
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, echo: TextIO | None = None) -> None:
         self.path = path
         self.node = node
+        #: Where else every event goes: `holdfast node --json`.
+        self._echo = echo
         self.lost = 0
         self._lock = threading.Lock()
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
@@ -64,8 +88,13 @@ class EventLog:
             **fields,
         }
         self._kept.append(entry)
+        line = json.dumps(entry, default=str) + "\n"
+        if self._echo is not None:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                self._echo.write(line)
+                self._echo.flush()
         try:
-            self._file.write(json.dumps(entry, default=str) + "\n")
+            self._file.write(line)
             if self._file.tell() > FILE_BYTES_MAX:
                 self._file.close()
                 os.replace(self.path, self.path.with_suffix(".1.jsonl"))

@@ -1,13 +1,14 @@
 """Nodes of one run on this machine: start them, watch over them, start again what died, stop them.
 
 `holdfast run`, the demo, benches and tests use it; on several machines a service manager does this job. Nodes die with
-the process that watches over them, however that ends. A node that
-dies comes back under its name in a new life, after `restart_s`, and joins the ring again.
+the process that watches over them, however that ends. A node that dies comes back under its name in a new life, after
+`restart_s`, and joins the ring again; one that ends before it has answered once ends the start.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime import leash
@@ -24,6 +26,8 @@ from holdfast.runtime.transport import Caller
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
+#: Settings that differ from node to node, or that `run.json` tells others: nobody else may set them.
+OWN_SETTINGS = ("name", "dir", "endpoints", "secret_file", "metrics_port", "tls")
 
 
 def free_port() -> int:
@@ -40,14 +44,14 @@ class LocalNodes:
         directory: Path,
         names: list[str],
         *,
-        settings: str = "",
+        settings: dict[str, Any] | None = None,
         restart_s: float | None = 3.0,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.names = names
-        #: Further TOML for every node's config.
-        self.settings = settings
+        #: Further settings of every node.
+        self.settings = settings or {}
         #: A node that died is started again after so long; None: it stays dead.
         self.restart_s = restart_s
         self.environment = {**os.environ, **(environment or {})}
@@ -74,12 +78,12 @@ class LocalNodes:
         """All nodes; returns when every one answers, or when `told` to give up."""
         for name in self.names:
             self.start_node(name)
-        self._watcher.start()
         try:
             self.wait_until_up(told)
         except BaseException:
             self.stop()
             raise
+        self._watcher.start()  # not before: a node that cannot start would be started again and again
 
     def start_node(self, name: str) -> None:
         home = self.directory / "nodes" / name
@@ -98,15 +102,15 @@ class LocalNodes:
             )
 
     def _config(self, name: str) -> str:
-        endpoints = "\n".join(f'{peer} = "{endpoint}"' for peer, endpoint in self.endpoints.items())
-        return (
-            f'name = "{name}"\n'
-            f'dir = "{self.directory}"\n'
-            f'secret_file = "{self.secret_file}"\n'
-            f"metrics_port = {self.metrics[name]}\n"
-            f"{self.settings}\n"
-            f"[endpoints]\n{endpoints}\n"
-        )
+        settings = {
+            "name": name,
+            "dir": str(self.directory),
+            "secret_file": str(self.secret_file),
+            "metrics_port": self.metrics[name],
+            "endpoints": self.endpoints,
+            **self.settings,
+        }
+        return "".join(f"{key} = {_toml(value)}\n" for key, value in settings.items())
 
     def wait_until_up(self, told: threading.Event | None = None, limit_s: float = START_LIMIT_S) -> None:
         """Until every node answers."""
@@ -116,23 +120,24 @@ class LocalNodes:
         while waiting and not (told and told.is_set()):
             for name in list(waiting):
                 process = self.processes[name]
-                if process.poll() is not None and not self.restart_s:
-                    raise self._failed(name, f"it ended with exit code {process.returncode}")
+                if process.poll() is not None:
+                    kind = ConfigError if process.returncode == 2 else HoldfastError
+                    raise self._failed(name, f"It ended with exit code {process.returncode}", kind)
                 try:
                     caller.call(name, "ping", timeout=2.0)
                     waiting.remove(name)
                 except HoldfastError:
                     continue
             if waiting and time.monotonic() > deadline:
-                raise self._failed(waiting[0], f"it does not answer after {limit_s:.0f} s")
+                raise self._failed(waiting[0], f"It does not answer after {limit_s:.0f} s", HoldfastError)
             if waiting:
                 time.sleep(0.05)
         caller.close()
 
-    def _failed(self, name: str, why: str) -> ConfigError:
+    def _failed(self, name: str, why: str, kind: type[HoldfastError]) -> HoldfastError:
         log = self.directory / "nodes" / name / "logs" / "node.log"
-        lines = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
-        return ConfigError(f"node {name} did not start", detail=f"{why}: {' | '.join(lines)}", hint=f"See {log}.")
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        return kind(f"node {name} did not start", detail=": ".join([why, *last]), hint=f"See {log}.")
 
     # --- watching
 
@@ -174,3 +179,12 @@ class LocalNodes:
                 process.kill()
                 process.wait()
         self._ended.set()
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML: JSON, but for tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)

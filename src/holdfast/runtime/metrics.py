@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from holdfast.errors import ConfigError
+
 #: name -> (kind, help, labels)
 _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "queue_rows": ("gauge", "Elements of an output queue that are not acknowledged.", ("edge",)),
@@ -64,5 +66,12 @@ def serve(node: str, port: int, figures: Callable[[], Figures]) -> tuple[int, Ca
 
     registry = CollectorRegistry()
     registry.register(_Collector(node, figures))  # pyright: ignore[reportArgumentType]
-    server, _ = start_http_server(port, "127.0.0.1", registry)
+    try:
+        server, _ = start_http_server(port, "127.0.0.1", registry)
+    except OSError as error:
+        raise ConfigError(
+            f"{node} cannot serve its metrics on 127.0.0.1:{port}",
+            detail=str(error),
+            hint="Give another metrics_port; 0: any that is free, -1: none.",
+        ) from None
     return server.server_port, server.shutdown

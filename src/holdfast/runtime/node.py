@@ -4,13 +4,15 @@
     python -m holdfast.runtime.node --dir DIR --name n0 --peer n0=grpc://127.0.0.1:7100 --peer n1=…
 
 It starts with the plan it finds in DIR/plan.json, or waits for `submit`. Kernels are warm before it says hello. It
-ends with exit code 0 when told to stop, 1 if it could not start, and 70 if an invariant of the core was broken: then
-the others take over, since a wrong answer is worse than a stopped node.
+ends with exit code 0 when told to stop, 2 if its settings or its directory cannot work, 1 if it could not start for
+another reason, and 70 if an invariant of the core was broken: then the others take over, since a wrong answer is worse
+than a stopped node.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -19,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, exit_code, one_line
 from holdfast.runtime.config import NodeConfig, load_config, make_config
 from holdfast.runtime.lean import be_lean
 from holdfast.runtime.process import NodeProcess
 
 
-def _arguments(argv: list[str] | None) -> NodeConfig:
+def _arguments(argv: list[str] | None) -> tuple[NodeConfig, bool]:
     parser = argparse.ArgumentParser(prog="holdfast node", description="Run one node of a cluster.")
     parser.add_argument("--config", type=Path, help="TOML file with the node's settings")
     parser.add_argument("--dir", help="directory of the pipeline")
@@ -33,6 +35,7 @@ def _arguments(argv: list[str] | None) -> NodeConfig:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="every node, this one too")
     parser.add_argument("--secret-file", help="file with the cluster's secret")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
+    parser.add_argument("--json", action="store_true", help="the event log on stdout, too")
     given = parser.parse_args(argv)
     found: dict[str, Any] = {}
     for item in given.set:
@@ -46,15 +49,16 @@ def _arguments(argv: list[str] | None) -> NodeConfig:
     for key in ("dir", "name", "secret_file"):
         if getattr(given, key):
             found[key] = getattr(given, key)
-    return load_config(given.config, **found) if given.config else make_config(found)
+    return load_config(given.config, **found) if given.config else make_config(found), given.json
 
 
-def run(config: NodeConfig) -> int:
+def run(config: NodeConfig, as_json: bool = False) -> int:
     """Run a node until it is told to stop."""
     be_lean()
     sys.setswitchinterval(0.001)  # threads that only pass messages on must not wait long for the interpreter
-    Path(config.dir).mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and settings are nobody else's
-    process = NodeProcess(config)
+    with contextlib.suppress(OSError):  # the node itself says what it cannot write
+        Path(config.dir).mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and settings are nobody else's
+    process = NodeProcess(config, echo=sys.stdout if as_json else None)
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: process.stop())
     process.start()
@@ -65,10 +69,10 @@ def run(config: NodeConfig) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     try:
-        code = run(_arguments(argv))
+        code = run(*_arguments(argv))
     except HoldfastError as error:
-        print(error, file=sys.stderr)
-        code = 1
+        print(one_line(error), file=sys.stderr)
+        code = exit_code(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # gRPC's threads would be waited for

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -51,12 +51,19 @@ QUEUES_NS = 10 * 10**9
 class NodeProcess:
     """Everything a node is made of. `deploy` gives it a pipeline; until then it only answers actions."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, echo: TextIO | None = None) -> None:
         self.started = time.monotonic()
         self.config = config
         self.name = config.name
         self.home = config.home
-        self.events = EventLog(self.home / "events.jsonl", self.name)
+        try:
+            self.events = EventLog(self.home / "events.jsonl", self.name, echo)
+        except OSError as error:
+            raise ConfigError(
+                f"the directory of {self.name} cannot be written",
+                detail=str(error),
+                hint="Give another `dir` (--dir), or the right to write there.",
+            ) from None
         self.security = Security.load(config.secret_file or Path(config.dir) / "secret", config.tls)
         self.plan: Plan | None = None
         self.node: Node | None = None

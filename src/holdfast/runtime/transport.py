@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import HoldfastError, PeerError
+from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.runtime import wire
@@ -103,11 +103,16 @@ class Server(flight.FlightServerBase):
         self.source: Address = ""
         #: Set when all is prepared: calls wait for it rather than meet a node that is half there.
         self.open = threading.Event()
-        super().__init__(
-            f"{security.scheme}://{host}:{port}",
-            middleware={"who": _Gate(security, on_trouble)},
-            **security.server_options(),
-        )
+        endpoint = f"{security.scheme}://{host}:{port}"
+        options = security.server_options()
+        try:
+            super().__init__(endpoint, middleware={"who": _Gate(security, on_trouble)}, **options)
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError(
+                f"cannot listen on {endpoint}",
+                detail=first_line(error),
+                hint="Does another node run there? Is it an address of this machine?",
+            ) from None
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         who: _Who = context.get_middleware("who")

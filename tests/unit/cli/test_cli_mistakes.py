@@ -1,4 +1,4 @@
-"""Every mistake ends with one line that says what is wrong and what to do, and with exit code 2."""
+"""Whatever goes wrong ends with one line that says what and what to do: a mistake with exit code 2, the rest with 1."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.cli.main import main
 from holdfast.cli.run import Options, _make_directory
 
 
-def fails_with(capsys, *arguments: str) -> str:
+def fails_with(capsys, *arguments: str, code: int = 2) -> str:
     with pytest.raises(SystemExit) as end:
         main(list(arguments))
     told = capsys.readouterr().err.strip()
-    assert end.value.code == 2, told
+    assert end.value.code == code, told
     assert told.startswith("error: "), told
     assert "\n" not in told
     return told
@@ -53,7 +53,7 @@ def test_a_run_file_that_is_damaged(capsys, tmp_path):
 
 
 def test_nodes_that_do_not_answer_are_named(capsys, run_directory):
-    told = fails_with(capsys, "status", str(run_directory))
+    told = fails_with(capsys, "status", str(run_directory), code=1)
     assert "n0" in told
     assert "127.0.0.1:9" in told
     assert "0" * 64 not in told
@@ -104,8 +104,10 @@ def test_a_node_config_that_cannot_be_used(tmp_path):
         [sys.executable, "-m", "holdfast.runtime.node", "--config", str(config)],
         capture_output=True, text=True, timeout=60, check=False, env=os.environ,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "hartbeat" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_events_tell_a_story_in_the_order_of_time(capsys, run_directory):

@@ -1,0 +1,296 @@
+"""What commands do to a run that lives, has ended, or never began: its directory, its processes, its nodes' answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.nodes import free_ports
+from support.plans import layered_plan
+
+from holdfast.cli import cluster
+from holdfast.cli import run as run_module
+from holdfast.cli.control import finish_run
+from holdfast.cli.main import main
+from holdfast.cli.run import Options, start_run
+from holdfast.cli.runs import process_started, read_run
+from holdfast.cli.watch import cluster_status, status_view
+from holdfast.errors import ConfigError, HoldfastError, PeerError
+from holdfast.runtime.security import Security, make_secret
+from holdfast.runtime.transport import Server
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return end.value.code, out, err
+
+
+def a_run(home: Path, **changed: Any) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    make_secret(home / "secret")
+    described = {
+        "pipeline": "p", "source": str(home / "mine.py"), "cwd": str(home), "endpoints": {"n0": "grpc://127.0.0.1:9"},
+        "secret_file": str(home / "secret"), "started": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    (home / "run.json").write_text(json.dumps({**described, **changed}))
+    return home
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def node() -> Iterator[Any]:
+    """A node that answers what it is told to."""
+    made: list[Server] = []
+
+    def one(home: Path, **actions: Any) -> dict[str, str]:
+        (port,) = free_ports(1)
+        make_secret(home / "secret")
+        security = Security.load(home / "secret")
+        given = {name: lambda body, answer=answer: answer for name, answer in actions.items()}
+        ignore = lambda *_: None  # noqa: E731
+        made.append(
+            Server("127.0.0.1", port, security, on_message=ignore, on_trouble=ignore, actions=given, fetch=ignore)
+        )
+        made[-1].open.set()
+        return {"n0": f"grpc://127.0.0.1:{port}"}
+
+    yield one
+    for server in made:
+        server.shutdown()
+
+
+# --- run --fresh
+
+
+def fresh(directory: Path, file: Path) -> Path:
+    return run_module._make_directory(file, Options(directory=directory, fresh=True))
+
+
+def test_fresh_removes_what_a_run_made_and_nothing_else(tmp_path):
+    home = a_run(tmp_path / "home", source=str(tmp_path / "home" / "pipeline.py"))
+    (home / "nodes" / "n0").mkdir(parents=True)
+    (home / "checkpoints" / "s").mkdir(parents=True)
+    for name in ("plan.json", "events.jsonl", "pipeline.py", "thesis.txt"):
+        (home / name).write_text(name)
+    fresh(home, home / "pipeline.py")
+    assert sorted(p.name for p in home.iterdir()) == ["pipeline.py", "thesis.txt"]
+
+
+def test_fresh_leaves_a_run_alone_that_is_supervised(tmp_path):
+    home = a_run(tmp_path / "home", supervisor=os.getpid(), supervisor_started=process_started(os.getpid()))
+    with pytest.raises(ConfigError, match="p is running") as refused:
+        fresh(home, tmp_path / "x.py")
+    assert "holdfast stop" in refused.value.hint
+    assert (home / "run.json").exists()
+
+
+def test_fresh_leaves_a_run_alone_whose_node_answers(tmp_path, node):
+    home = tmp_path / "home"
+    a_run(home, endpoints=node(home, ping={"name": "n0"}))
+    with pytest.raises(ConfigError, match="p is running"):
+        fresh(home, tmp_path / "x.py")
+
+
+def test_without_fresh_files_of_the_user_are_not_written_over(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match="write over") as refused:
+        run_module._make_directory(tmp_path / "x.py", Options(directory=tmp_path))
+    assert "checkpoints" in refused.value.detail
+
+
+# --- stop
+
+
+def test_stop_of_a_run_that_has_ended_says_so(tmp_path, capsys):
+    code, _, err = call(capsys, "stop", str(a_run(tmp_path)))
+    assert code == 1
+    assert "p is not running" in err
+
+
+def test_stop_never_ends_a_process_that_only_has_the_number_of_the_old_one(tmp_path, capsys, sleeper):
+    started = process_started(sleeper.pid)
+    home = a_run(tmp_path, supervisor=sleeper.pid, supervisor_started=started - 1)
+    assert call(capsys, "stop", str(home))[0] == 1
+    assert sleeper.poll() is None
+
+
+def test_stop_ends_the_process_that_watches_over_the_nodes_and_waits_for_it(tmp_path, capsys, sleeper):
+    home = a_run(tmp_path, supervisor=sleeper.pid, supervisor_started=process_started(sleeper.pid))
+    code, out, _ = call(capsys, "stop", str(home))
+    assert code == 0, out
+    assert sleeper.poll() is not None
+
+
+def test_stop_of_another_users_run_is_one_line(tmp_path, capsys, monkeypatch, sleeper):
+    def refused(pid: int, sign: int) -> None:  # never a real process of somebody else: it might be allowed
+        raise PermissionError(1, "Operation not permitted")
+
+    home = a_run(tmp_path, supervisor=sleeper.pid, supervisor_started=process_started(sleeper.pid))
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.cli.control.os.kill", refused)
+        code, _, err = call(capsys, "stop", str(home))
+    assert code == 1
+    assert "another user" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_process_is_known_by_its_start(sleeper):
+    assert process_started(sleeper.pid) > process_started(1) >= 0
+    sleeper.kill()
+    while sleeper.poll() is None:
+        pass
+    assert process_started(sleeper.pid) == 0
+
+
+# --- run --set
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ('hartbeat = "1 s"', "hartbeat"),
+        ('heartbeat = "1 parsec"', "parsec"),
+        ("heartbeat", "cannot be read"),
+        ('heartbeat = "1 s', "cannot be read"),
+        ("misses = 'many'", "misses"),
+        ('name = "n7"', "sets this itself"),
+        ("metrics_port = 1", "sets this itself"),
+        ("[endpoints]\nn0 = 'x'", "sets this itself"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_anything_is_made(setting, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    code, _, err = call(capsys, "run", "x.py", "--set", setting)
+    assert code == 2
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["x.py"]
+
+
+def test_settings_win_over_flags_and_spark_settings_are_merged():
+    options = Options(standby=True, conf=("a=1", "b=1"), settings=("standby = false", 'conf = {b = "2"}'))
+    found = run_module._settings(options)
+    assert found["standby"] is False
+    assert found["conf"] == {"a": "1", "b": "2"}
+
+
+def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeypatch):
+    def planned(file: Path, directory: Path, *, query: str, runs_here: bool) -> Any:  # the planner would need a JVM
+        (directory / "plan.json").write_text("{}")
+        return layered_plan(units=1, tops=0), []
+
+    monkeypatch.setattr(run_module, "plan_file", planned)
+    monkeypatch.setattr(run_module, "_warm", lambda directory: None)
+    file, home = tmp_path / "x.py", tmp_path / "home"
+    file.write_text("")
+    for _ in range(2):  # what the first left is not in the way of the second
+        with pytest.raises(HoldfastError, match="n0 did not start") as failed:
+            start_run(file, Options(nodes=1, directory=home, settings=('listen = "0.0.0.0"',)))
+        assert "without TLS" in failed.value.detail
+        assert [p.name for p in home.iterdir()] == ["nodes"]
+        assert "without TLS" in (home / "nodes" / "n0" / "logs" / "node.log").read_text()
+
+
+# --- status
+
+
+def test_nodes_that_still_prepare_are_told_as_such(tmp_path, node, capsys):
+    a_run(tmp_path, endpoints=node(tmp_path, status={"name": "n0", "waiting": True}))
+    with pytest.raises(PeerError, match="are preparing"):
+        cluster_status(read_run(tmp_path))
+    code, _, err = call(capsys, "status", str(tmp_path))
+    assert code == 1
+    assert "n0" in err
+
+
+def test_status_merges_the_figures_of_every_units_primary(tmp_path, node):
+    seats = {"joining": None, "epoch": 3, "stage": False}
+    places = {
+        "u0": {"primary": "n0#1", "backup": None, **seats},
+        "u1": {"primary": None, "backup": None, **seats},
+        "s0.ledger": {"primary": "n0#1", "backup": None, **seats},
+        "s0": {"primary": "n0#1", "backup": None, **seats, "stage": True},
+    }
+    unit = {"failed": "", "rows_in": 7, "rows_out": 5, "outputs": {}, "state_bytes": 10, "watermark_us": 0}
+    answer = {
+        "name": "n0", "version": 4, "members": {"n0": 1}, "places": places, "draining": [], "coordinator": "n0#1",
+        "units": {"u0": unit},
+    }  # fmt: skip
+    a_run(tmp_path, endpoints=node(tmp_path, status=answer))
+    status = cluster_status(read_run(tmp_path))
+    assert sorted(status["units"]) == ["u0", "u1"]
+    assert status["units"]["u0"]["rows_in"] == 7
+    assert status["units"]["u0"]["primary"] == "n0#1"
+    assert status["units"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3}
+    assert status_view("p", status)
+
+
+# --- submit
+
+
+def test_a_submit_that_was_taken_is_no_failure_where_the_directory_cannot_be_made(tmp_path, node, capsys, monkeypatch):
+    (tmp_path / "file").write_text("")
+    endpoints = node(tmp_path, submit={"told": ["n0"]})
+    config = tmp_path / "cluster.toml"
+    lines = [f'dir = "{tmp_path}/file/run"', f'secret_file = "{tmp_path}/secret"', "[endpoints]"]
+    config.write_text("\n".join([*lines, f'n0 = "{endpoints["n0"]}"']))
+    plan = layered_plan(units=1, tops=0)
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, query: (plan, []))  # it would need a JVM
+    code, out, err = call(capsys, "submit", str(config), "--config", str(config))
+    assert code == 0, err
+    assert "runs on n0" in out
+    assert "was submitted" in err
+
+
+# --- what is shown, and the demo
+
+
+def test_brackets_in_plans_warnings_and_paths_are_shown_as_they_are(tmp_path):
+    run = read_run(a_run(tmp_path / "a[b]"))
+    (run.path / "explain.txt").write_text("agg [sum] -> [bold]x[/nothing]")
+    console = Console(file=io.StringIO(), width=300)
+    run_module._tell_start(SimpleNamespace(run=run, warnings=["column [key] is wide"]), console, as_json=False)
+    told = console.file.getvalue()
+    for text in ("agg [sum] -> [bold]x[/nothing]", "column [key] is wide", "a[b]"):
+        assert text in told
+
+
+def test_a_second_demo_in_one_directory_is_told_what_it_can_do(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    code, _, err = call(capsys, "demo", "--dir", str(tmp_path))
+    assert code == 2
+    assert "earlier demo" in err
+    assert "--fresh" not in err
+
+
+def test_waiting_for_the_end_can_be_given_up(tmp_path, node):
+    place = {"primary": "n0#1", "backup": None, "joining": None, "epoch": 1, "stage": True}
+    status = {"name": "n0", "places": {"s0": place}, "finished": []}
+    a_run(tmp_path, endpoints=node(tmp_path, status=status, finish={"told": ["n0"]}))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    told = threading.Event()
+    with pytest.raises(HoldfastError, match="did not finish"):
+        finish_run(read_run(tmp_path), limit_s=0.0, told=told)
+    told.set()
+    finish_run(read_run(tmp_path), limit_s=60.0, told=told)

@@ -1,0 +1,71 @@
+"""A node that cannot start names the endpoint, the port or the path, in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.runtime import metrics
+from holdfast.runtime.config import NodeConfig, load_cluster, make_config
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.process import NodeProcess
+from holdfast.runtime.security import make_secret
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def config(directory: Path, port: int) -> NodeConfig:
+    return make_config({"name": "n0", "dir": str(directory), "endpoints": {"n0": f"grpc://127.0.0.1:{port}"}})
+
+
+def test_a_port_in_use(tmp_path, taken):
+    make_secret(tmp_path / "secret")
+    with pytest.raises(ConfigError, match=f"cannot listen on grpc://127.0.0.1:{taken}"):
+        NodeProcess(config(tmp_path, taken))
+
+
+def test_a_metrics_port_in_use(taken):
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{taken}") as refused:
+        metrics.serve("n0", taken, list)
+    assert "metrics_port" in refused.value.hint
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written") as refused:
+        NodeProcess(config(tmp_path / "file", 1))
+    assert str(tmp_path / "file") in refused.value.detail
+
+
+def test_a_cluster_file_names_no_node_or_one(tmp_path):
+    file = tmp_path / "cluster.toml"
+    shared = 'dir = "/d"\n[endpoints]\nn0 = "grpc://127.0.0.1:1"\nn1 = "grpc://127.0.0.1:2"\n'
+    file.write_text(shared)
+    assert sorted(load_cluster(file).endpoints) == ["n0", "n1"]
+    file.write_text(f'name = "n1"\n{shared}')
+    assert load_cluster(file).name == "n1"
+    for wrong in ('dir = "/d"\n', 'dir = "/d"\nendpoints = 3\n', 'dir = "/d"\n[endpoints]\n', b"\xff"):
+        file.write_bytes(wrong.encode() if isinstance(wrong, str) else wrong)
+        with pytest.raises(ConfigError):
+            load_cluster(file)
+
+
+def test_events_go_to_a_second_place_if_wanted(tmp_path):
+    out = io.StringIO()
+    EventLog(tmp_path / "events.jsonl", "n0", out).write("waiting", "It waits.")
+    assert json.loads(out.getvalue()) == json.loads((tmp_path / "events.jsonl").read_text())
+    out.close()
+    log = EventLog(tmp_path / "events.jsonl", "n0", out)
+    log.write("waiting", "Nobody listens.")
+    assert log.lost == 0
