@@ -8,6 +8,7 @@ that dies in the middle of a drain, are kinds of their own.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from bench.harness import Report
+from bench.harness import Report, machine
 from holdfast.cli.control import finish_run
 from holdfast.cli.run import LocalRun, Options, start_run
 from holdfast.cli.verify import verify_run
@@ -35,6 +36,8 @@ FAULTS_PER_SEED = 3
 #: Slow enough that rows still flow when the last fault strikes, also where the data is finite.
 PACE = {"HOLDFAST_FILE_ROWS": "400", "HOLDFAST_RATE": "2000", "HOLDFAST_BATCH_MS": "300"}
 START_LIMIT_S = 180.0
+#: Every schedule of a full run, as it ends; HOLDFAST_RESUME=1 goes on after the last one.
+KEPT = Path("out/bench/faults.jsonl")
 CALM_LIMIT_S = 120.0
 
 
@@ -203,11 +206,15 @@ def run(quick: bool) -> Report:
     report = Report("faults", DESCRIPTION)
     first = int(os.environ.get("HOLDFAST_SEED", "0"))
     seeds = range(first, first + (2 if quick else int(os.environ.get("HOLDFAST_SEEDS", "24"))))
-    rows = []
+    rows = [] if quick else _earlier(seeds)
     scratch = Path(tempfile.mkdtemp(prefix="holdfast-faults-"))
-    for seed in seeds:
-        rows.append(schedule(seed, scratch))
+    for seed in sorted(set(seeds) - {row["seed"] for row in rows}):
+        rows.append({**schedule(seed, scratch), "commit": machine()["commit"]})
         print(f"    {rows[-1]}", flush=True)
+        if not quick:
+            with KEPT.open("a") as kept:
+                kept.write(json.dumps(rows[-1]) + "\n")
+    rows.sort(key=lambda row: row["seed"])
     report.data["schedules"] = rows
     wrong = [row for row in rows if row["verdict"] != "equal"]
     total = sum(row["rows"] for row in rows)
@@ -222,6 +229,15 @@ def run(quick: bool) -> Report:
         f"runs that went wrong are kept under {scratch}" if wrong else f"{len(rows)} runs, 4 nodes each"
     )
     return report
+
+
+def _earlier(seeds: range) -> list[dict[str, Any]]:
+    """Schedules that ran before, if they shall count too: a campaign takes long, and may be gone on with."""
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("HOLDFAST_RESUME") != "1" or not KEPT.exists():
+        KEPT.write_text("")
+    known = {row["seed"]: row for row in map(json.loads, KEPT.read_text().splitlines())}
+    return [known[seed] for seed in seeds if seed in known]
 
 
 def _plot(figure, rows: list[dict[str, Any]]) -> None:
