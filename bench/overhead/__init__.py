@@ -206,7 +206,7 @@ def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
 def run(quick: bool) -> Report:
     report = Report("overhead", DESCRIPTION)
     sizes = [(1_000, 12, 200_000)] if quick else [
-        (1_000, 24, 500_000), (100_000, 24, 500_000), (1_000_000, 24, 500_000), (10_000_000, 24, 500_000),
+        (1_000, 22, 500_000), (100_000, 22, 500_000), (1_000_000, 22, 500_000), (10_000_000, 22, 500_000),
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         rows = [row for size in sizes for row in _throughput(*size, Path(scratch))]
