@@ -215,6 +215,12 @@ def run(quick: bool) -> Report:
         rows = _holdfast(kills, quiet_s, homes["units"], "units only")
         rows += _plain(kills, quiet_s, homes["plain"])
         rows += _holdfast(min(kills, 3), quiet_s, homes["stage"], "a Spark stage")
+    tell(report, rows)
+    return report
+
+
+def tell(report: Report, rows: list[dict[str, Any]]) -> None:
+    """The claims, the note and the picture of what was measured."""
     report.data["gaps"] = rows
 
     def gaps(system: str, of: str, at: str) -> list[float]:
@@ -243,7 +249,6 @@ def run(quick: bool) -> Report:
         f" median gap: plain {plain:.2f} s, Holdfast {stream:.3f} s (stream), {sink:.3f} s (sink), {staged:.2f} s"
         " (sink, node with a stage)"
     )
-    return report
 
 
 def _plot(figure, rows: list[dict[str, Any]]) -> None:
