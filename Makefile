@@ -18,7 +18,7 @@ $(VENV)/.installed: pyproject.toml
 		echo "no Java 17 or later on this machine: installing one into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet -e '.[java]'; fi
 	@echo "an archive of Spark's classes, once per machine (about a minute): Spark starts in about 60% of the time"
-	-@$(BIN)/python -m holdfast.spark.archive 2>/dev/null
+	-@$(BIN)/python -m holdfast.spark.archive 2>/dev/null | tail -n 1
 	touch $@
 
 demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about three minutes)
