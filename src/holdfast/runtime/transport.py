@@ -143,7 +143,11 @@ class Server(flight.FlightServerBase):
         return out
 
     def _let_out(self, address: Address, lane: bytes, out: Outgoing) -> None:
+        """Returns when nobody writes to the stream any more: gRPC frees it then, and a write under way would be the
+        node's end. (A write to a peer that is gone fails at once; one that waits for a peer keeps only this thread.)"""
         out.close()
+        while not out.has_ended(1.0):
+            pass
         with self._lock:
             guest = self.guests.get(address)
             if guest is not None and guest.lanes.get(lane) is out:
