@@ -14,7 +14,7 @@ def quiet(what: str, peer: str, text: str) -> None:
 
 
 def test_a_stream_is_not_let_go_while_something_is_still_written_to_it():
-    """gRPC frees a stream when its call returns: a driver that ended while it was spoken to once took its node along."""
+    """gRPC frees a stream when its call returns: a driver that ended while it was spoken to once took a node along."""
     writing, may_end = threading.Event(), threading.Event()
 
     def write(raw: bytes) -> None:
