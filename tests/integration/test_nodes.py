@@ -25,9 +25,12 @@ from support.tls import make_tls
 from holdfast.errors import PeerError
 from holdfast.model import messages as m
 from holdfast.runtime import wire
+from holdfast.runtime.local import LocalNodes
 from holdfast.runtime.security import Security, make_secret
 from holdfast.runtime.transport import Caller, Peer
 from holdfast.runtime.warm import warm
+from holdfast.spark.connect import Run
+from holdfast.spark.fetch import Order, Piece, fetch
 
 pytestmark = pytest.mark.slow
 
@@ -222,6 +225,37 @@ def test_rows_are_fetched_from_where_they_are(make: Make):
         nodes.caller.fetch(home, ticket)
 
 
+def test_rows_of_a_node_that_hangs_are_fetched_from_whoever_took_over(make: Make):
+    """It refuses nothing and answers nothing. Once a task waited a minute for it and then ended its query."""
+    nodes = make(layered_plan(units=2, tops=0), 3)
+    (nodes.dir / "hold").touch()
+    nodes.start()
+    nodes.wait_up()
+    nodes.begin()
+    home = nodes.until("the record", nodes.status)["places"]["u0"]["primary"].partition("#")[0]
+    nodes.until("some rows", lambda: nodes.status(home)["units"]["u0"]["outputs"]["u0.0"]["next"] > 200)
+    record = nodes.status(home)
+    end = record["units"]["u0"]["outputs"]["u0.0"]["next"]
+    access = Run(endpoints=nodes.endpoints, secret_file=str(nodes.dir / "secret"))
+    piece = Piece(edge="u0.0", unit="u0", start=0, end=end)
+    # of the sink that reads it, as it was planned before the failure
+    order = Order(run=access, consumer="r0", epoch=1, pieces=(piece,), homes={"u0": home}, version=record["version"])
+    there = pa.Table.from_batches(fetch(order, piece))
+    assert there.num_rows > 100
+    nodes.signal(home, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        batches = fetch(order, piece, limit_s=40.0)
+        seconds = time.monotonic() - began
+    finally:
+        nodes.signal(home, signal.SIGCONT)
+    assert pa.Table.from_batches(batches).equals(there)
+    assert seconds < 30  # one patience of four seconds; the limit would end it with an error
+    (nodes.dir / "hold").unlink()
+    nodes.finish()
+    assert nodes.difference() == ""
+
+
 @pytest.mark.long  # needs both cores: beside anything else it measures the machine
 def test_a_node_that_is_long_busy_with_one_step_is_not_taken_for_dead(make: Make):
     """A window of a million and more keys closes at once: no suspicion may come of it."""
@@ -279,6 +313,7 @@ def test_a_restarted_node_comes_back_in_a_new_life_and_a_foreign_directory_is_re
     nodes = run(make(layered_plan(units=2, tops=0), 3))
     nodes.kill("n2")
     nodes.until("n2 to be out", lambda: "n2" not in nodes.status()["members"])
+    (nodes.dir / "nodes" / "n2" / "query").write_text("")  # a disk that was full when it was first written
     nodes.start("n2")
     nodes.until("n2 to be back", lambda: nodes.status()["members"].get("n2") == 2, 60)
     nodes.finish()
@@ -368,6 +403,40 @@ def test_a_node_that_is_gone_for_good_costs_no_row(make: Make, sign: signal.Sign
         nodes.until("n3 to be back", lambda: nodes.status()["members"].get("n3") == 1, 30)
     nodes.finish()
     assert nodes.difference() == ""
+
+
+def test_a_supervisor_that_cannot_start_a_node_tries_again_and_takes_none_with_it(tmp_path: Path, monkeypatch):
+    """The kernel kills what a thread has started when that thread ends: its watcher must outlive a full disk."""
+    nodes = LocalNodes(tmp_path, ["n0", "n1"], restart_s=0.2, environment={"PYTHONPATH": PATHS})
+    nodes.start()
+
+    def again(name: str) -> int:
+        """Kill a node; the process that takes its place."""
+        dead = nodes.kill(name)
+        until = time.monotonic() + 60
+        while nodes.processes[name].pid == dead or name not in nodes.alive():
+            assert time.monotonic() < until, f"{name} was not started again"
+            time.sleep(0.05)
+        nodes.wait_until_up()
+        return nodes.processes[name].pid
+
+    try:
+        restarted = again("n0")
+        real, troubles = nodes.start_node, [OSError(28, "no space left on device")]
+
+        def start(name: str) -> None:
+            if troubles:
+                raise troubles.pop()
+            real(name)
+
+        monkeypatch.setattr(nodes, "start_node", start)
+        again("n1")
+        assert troubles == []
+        assert nodes.processes["n0"].pid == restarted
+        assert sorted(nodes.alive()) == ["n0", "n1"]
+    finally:
+        nodes.stop()
+    assert {name: process.returncode for name, process in nodes.processes.items()} == {"n0": 0, "n1": 0}
 
 
 if __name__ == "__main__":

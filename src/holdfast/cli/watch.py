@@ -142,7 +142,7 @@ def failing(status: dict[str, Any]) -> list[str]:
     """Why stages do not run, a line each: their drivers fail where they were last started."""
     found = []
     for stage, place in sorted(status["record"]["places"].items()):
-        name = (place["primary"] or "").partition("#")[0]
+        name = name_of(place["primary"] or "")
         failure = status["nodes"].get(name, {}).get("failures", {}).get(stage) if place["stage"] else None
         if failure:
             often = f", {failure['times']} times in a row" if failure["times"] > 1 else ""

@@ -7,6 +7,7 @@ action, carries address, version and token in its headers and is refused before 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -267,7 +268,8 @@ class Caller:
         for name in self.endpoints:
             threading.Thread(target=ask, args=(name,), name=f"ask-{name}", daemon=True).start()
         for _ in self.endpoints:
-            yield answers.get()
+            with contextlib.suppress(queue.Empty):  # every call has its own limit; this one only says so here, too
+                yield answers.get(timeout=2 * timeout)
 
     def fetch(self, name: Name, ticket: dict, timeout: float = 60.0) -> flight.FlightStreamReader:
         """Rows of an edge: see the node's `do_get`."""

@@ -84,6 +84,7 @@ def make() -> tuple[bool, str]:
         except Exception as error:
             why = repr(error)
         if why:
+            written.unlink(missing_ok=True)  # a part of it may be there
             _failed(file).write_text(why + "\n")
             return False, f"No archive: {why}. Stages start without it; to try again, delete {_failed(file)}."
         os.replace(written, file)
