@@ -33,17 +33,24 @@ from bench.overhead.data import write_files
 DESCRIPTION = "throughput, CPU and delay with protection off and on, against Structured Streaming's own aggregate"
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
-#: Batches before this one are warm-up.
-FIRST_BATCH = 4
+#: Keys, files, rows a file, and the batch from which on it counts. Those before are warm-up: a JVM compiles what it
+#: runs for some tens of seconds, and Holdfast has two (its sink's, too).
+SIZES = [
+    (1_000, 80, 500_000, 30),
+    (100_000, 60, 500_000, 20),
+    (1_000_000, 22, 500_000, 4),
+    (10_000_000, 22, 500_000, 4),
+]
+QUICK_SIZES = [(1_000, 12, 200_000, 4)]
 LIMIT_S = 900.0
 
 
 class Meter:
     """Watches a checkpoint's commits, and the CPU of all processes below (and of) some roots."""
 
-    def __init__(self, commits: Path, last: int, roots: list[int]) -> None:
-        self.first, self.final = commits / str(FIRST_BATCH), commits / str(last)
-        self.batches = last - FIRST_BATCH
+    def __init__(self, commits: Path, first: int, last: int, roots: list[int]) -> None:
+        self.first, self.final = commits / str(first), commits / str(last)
+        self.batches = last - first
         self.roots = roots
         self.committed = threading.Event()
         self._cpu: dict[int, float] = {}
@@ -91,7 +98,7 @@ class Meter:
         }
 
 
-def _plain(options: dict[str, Any], home: Path, last: int, rows: int) -> dict[str, float]:
+def _plain(options: dict[str, Any], home: Path, first: int, last: int, rows: int) -> dict[str, float]:
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.overhead.plain", json.dumps(options)],
         env=recovery._environment(options),
@@ -100,7 +107,7 @@ def _plain(options: dict[str, Any], home: Path, last: int, rows: int) -> dict[st
         stderr=(home / "plain.log").open("ab"),
         start_new_session=True,
     )
-    meter = Meter(Path(options["checkpoint"]) / "commits", last, [process.pid])
+    meter = Meter(Path(options["checkpoint"]) / "commits", first, last, [process.pid])
     try:
         meter.wait("plain Structured Streaming")
         return meter.figures(rows)
@@ -109,7 +116,7 @@ def _plain(options: dict[str, Any], home: Path, last: int, rows: int) -> dict[st
         process.wait()
 
 
-def _holdfast(options: dict[str, Any], home: Path, last: int, rows: int, nodes: int) -> dict[str, float]:
+def _holdfast(options: dict[str, Any], home: Path, first: int, last: int, rows: int, nodes: int) -> dict[str, float]:
     from holdfast.cli.run import Options, start_run
 
     os.environ.update(recovery._environment(options))
@@ -122,7 +129,7 @@ def _holdfast(options: dict[str, Any], home: Path, last: int, rows: int, nodes: 
         (source,) = (s.id for s in started.plan.stages if s.kind == "source")
         (sink,) = (s.id for s in started.plan.stages if s.kind == "sink")
         pids = [process.pid for process in started.nodes.processes.values()]
-        meter = Meter(home / "run" / "checkpoints" / source / "commits", last, pids)
+        meter = Meter(home / "run" / "checkpoints" / source / "commits", first, last, pids)
         meter.wait(f"Holdfast on {nodes} nodes")
         ended = _everything_is_through(started, sink)
         return meter.figures(rows, ended)
@@ -155,7 +162,7 @@ def _everything_is_through(started, sink: str) -> float:
     return max([consumed, *written])
 
 
-def _throughput(keys: int, files: int, rows: int, scratch: Path) -> list[dict[str, Any]]:
+def _throughput(keys: int, files: int, rows: int, first: int, scratch: Path) -> list[dict[str, Any]]:
     base = scratch / f"keys-{keys}"
     write_files(base / "input", files=files, rows=rows, keys=keys)
     options = {"input": str(base / "input"), "window": "10 seconds", "shards": SHARDS}
@@ -164,7 +171,8 @@ def _throughput(keys: int, files: int, rows: int, scratch: Path) -> list[dict[st
         home = base / system.replace(" ", "-").replace(",", "")
         home.mkdir()
         mine = {**options, "checkpoint": str(home / "checkpoint")}
-        measured = _holdfast(mine, home, files - 1, rows, nodes) if nodes else _plain(mine, home, files - 1, rows)
+        span = (first, files - 1, rows)
+        measured = _holdfast(mine, home, *span, nodes) if nodes else _plain(mine, home, *span)
         found.append({"keys": keys, "system": system, **measured})
         print(f"    {keys:>10,} keys  {system:<28} {measured}", flush=True)
     return found
@@ -205,9 +213,7 @@ def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
 
 def run(quick: bool) -> Report:
     report = Report("overhead", DESCRIPTION)
-    sizes = [(1_000, 12, 200_000)] if quick else [
-        (1_000, 22, 500_000), (100_000, 22, 500_000), (1_000_000, 22, 500_000), (10_000_000, 22, 500_000),
-    ]  # fmt: skip
+    sizes = QUICK_SIZES if quick else SIZES
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         rows = [row for size in sizes for row in _throughput(*size, Path(scratch))]
         delays = _delays(15.0 if quick else 40.0, Path(scratch))

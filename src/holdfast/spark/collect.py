@@ -3,10 +3,11 @@
 One pass over the batch, whatever the number of operators that the stage feeds. Two ways to get it:
 
     rows    collect the columns that operators need, and do everything else in Arrow. The plan is the same for every
-            batch, so Spark compiles it once. The best on one machine by far (docs/spark/costs.md).
-    spark   group in Spark and collect the groups: for batches too large to be collected whole, if the stage feeds one
-            aggregate. The watermark is no literal in the plan (a new literal is new code to compile, 65 ms a batch):
-            groups come with their least event time, and only a batch that does have late rows is asked again.
+            batch, so Spark compiles it once. The best for small batches, and where groups are many.
+    spark   group in Spark and collect the groups, if the stage feeds one aggregate: for batches too large to be
+            collected whole, and for large ones of few groups where it was measured to be faster (`Faster`;
+            docs/spark/costs.md). The watermark is no literal in the plan (a new literal is new code to compile, 65 ms
+            a batch): groups come with their least event time, and only a batch that has late rows is asked again.
 
 Grouping is adaptive: where it hardly makes a batch smaller, rows go as they are, and it is tried again now and then.
 Rows without an event time are in no window, as in Spark: they are counted and left out.
@@ -14,6 +15,8 @@ Rows without an event time are in no window, as in Spark: they are counted and l
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +41,12 @@ SHARE_MAX = 0.7
 SKIP_MIN, SKIP_MAX = 8, 256
 #: Below this a batch is not worth grouping.
 GROUP_ROWS_MIN = 200
+#: Grouping in Spark is tried from so many rows a batch on, if at most this share of them is left.
+SPARK_TRY_ROWS, SPARK_TRY_SHARE = 100_000, 0.1
+#: Each way is timed over so many batches: the first of them pay for code that is compiled and warmed up.
+TIMED_BATCHES = 4
+#: Then the faster one is kept for so many; twice as many each time, up to the second number.
+KEEP_MIN, KEEP_MAX = 32, 1_024
 _HIDDEN = ("__rows", "__min", "__max")
 
 
@@ -63,6 +72,31 @@ class Adaptive:
             return True
         self.skip, self.penalty = self.penalty, min(SKIP_MAX, 2 * self.penalty)
         return False
+
+
+class Faster:
+    """Which way is the faster one for large batches of few groups: both are timed now and then, one is kept."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.keep = KEEP_MIN
+        #: Least seconds a row, of this round: rows collected, groups of Spark's.
+        self.least = {False: math.inf, True: math.inf}
+
+    @property
+    def in_spark(self) -> bool:
+        if self.at < 2 * TIMED_BATCHES:
+            return self.at >= TIMED_BATCHES
+        return self.least[True] < self.least[False]
+
+    def took(self, seconds: float, rows: int) -> None:
+        """The next batch, the way of `in_spark`."""
+        if self.at < 2 * TIMED_BATCHES:
+            self.least[self.in_spark] = min(self.least[self.in_spark], seconds / rows)
+        self.at += 1
+        if self.at == 2 * TIMED_BATCHES + self.keep:
+            self.at, self.keep = 0, min(KEEP_MAX, 2 * self.keep)
+            self.least = {False: math.inf, True: math.inf}
 
 
 class Outlet:
@@ -112,6 +146,8 @@ class Batch:
     rows: int = 0
     #: Rows that cross, after grouping.
     sent: int = 0
+    #: Spark has grouped it; otherwise its rows were collected.
+    in_spark: bool = False
     late: pa.Table | None = None
     #: Highest event time, or NEVER_US: no row has one.
     max_us: int = NEVER_US
@@ -128,23 +164,52 @@ class Collector:
         names = [n for outlet in self.outlets for n in (outlet.input.event_time, *outlet.schema.names)]
         self.columns = list(dict.fromkeys(names))
         self.schema = {f.name: f.type for outlet in self.outlets for f in outlet.schema}
-        #: Group in Spark from so many rows on.
+        #: Group in Spark from so many rows on, whatever it takes.
         self.spark_rows_min = spark_rows_min
-        #: Rows of the last batch.
-        self.rows_last = 0
+        only = self.outlets[0] if len(self.outlets) == 1 else None
+        aggregate = only.aggregate if only is not None else None
+        #: What Spark can group for. (Times without a zone would be converted by the session's.)
+        self.groups_for = aggregate if aggregate is not None and aggregate.time.type.tz else None
+        self.faster = Faster()
+        #: Rows of the last batch, and what of them crossed.
+        self.rows_last = self.sent_last = 0
         #: Batches until late rows are expected no more: then only what operators need is collected.
         self.expect_late = 0
 
-    @property
-    def in_spark(self) -> bool:
-        only = self.outlets[0] if len(self.outlets) == 1 else None
-        return only is not None and only.aggregate is not None and self.rows_last >= self.spark_rows_min
-
     def collect(self, frame: DataFrame, watermark_us: int) -> Batch:
-        made = self._grouped_in_spark(frame, watermark_us) if self.in_spark else self._rows(frame, watermark_us)
-        self.rows_last = made.rows
+        forced = self.groups_for is not None and self.rows_last >= self.spark_rows_min
+        timed = not forced and self._may_pay_in_spark()
+        began = time.perf_counter()
+        made = self._one_way(frame, watermark_us, in_spark=forced or (timed and self.faster.in_spark))
+        if timed and made.late is None and made.rows:
+            self.faster.took(time.perf_counter() - began, made.rows)
+        self.rows_last, self.sent_last = made.rows, made.sent
         self.expect_late = 20 if made.late is not None else max(0, self.expect_late - 1)
         return made
+
+    def _may_pay_in_spark(self) -> bool:
+        if self.groups_for is None or self.expect_late or self.rows_last < SPARK_TRY_ROWS:
+            return False
+        return self.sent_last <= SPARK_TRY_SHARE * self.rows_last
+
+    def _one_way(self, frame: DataFrame, watermark_us: int, *, in_spark: bool) -> Batch:
+        """The first batch after a long pause may be too large to be collected, and none before it has said so."""
+        ways = [] if in_spark else [self._rows]
+        ways += [self._grouped_in_spark] if self.groups_for is not None else []
+        trouble: Exception | None = None
+        for way in ways:
+            try:
+                return way(frame, watermark_us)
+            except Exception as error:
+                if "spark.driver.maxResultSize" not in str(error):
+                    raise
+                trouble = error
+        raise InputError(
+            f"stage {self.stage}: a micro-batch is too large for its driver",
+            detail="What is collected of it is more than spark.driver.maxResultSize.",
+            hint="Nothing of it was handed over. Limit what a batch reads (maxFilesPerTrigger, maxOffsetsPerTrigger), "
+            "or raise spark.driver.maxResultSize and spark.driver.memory with --conf.",
+        ) from trouble
 
     # --- rows
 
@@ -198,22 +263,35 @@ class Collector:
     # --- groups
 
     def _grouped_in_spark(self, frame: DataFrame, watermark_us: int) -> Batch:
+        op = self.groups_for
+        assert op is not None
+        groups = self._groups(frame, op)
+        least = groups.column("__min").drop_null()
+        if not len(least) or int(least.to_numpy().min()) >= watermark_us:
+            return self._batch_of(groups)
+        # what is recorded as late and what is handed over must be of one evaluation
+        moment = f"unix_micros({quoted(self.event_time)})"
+        kept = frame.persist()
+        try:
+            late = kept.where(f"{moment} < {watermark_us}L").toArrow()
+            groups = self._groups(kept.where(f"{moment} >= {watermark_us}L or {moment} is null"), op)
+        finally:
+            kept.unpersist()
+        made = self._batch_of(groups)
+        made.rows += late.num_rows
+        made.late = late if late.num_rows else None
+        return made
+
+    def _batch_of(self, groups: pa.Table) -> Batch:
+        """What crosses of groups, none of them late."""
         outlet = self.outlets[0]
-        assert outlet.aggregate is not None
-        groups = self._groups(frame, outlet.aggregate)
-        counts, least, most = (groups.column(name).combine_chunks() for name in _HIDDEN)
-        made = Batch(rows=int(np.sum(counts.to_numpy(zero_copy_only=False))))
-        made.without_time = _sum(counts.filter(least.is_null()))
-        groups = groups.filter(least.is_valid())
-        made.max_us = max((v for v in (_max(most),) if v is not None), default=NEVER_US)
-        if len(least.drop_null()) and _min(least) < watermark_us:
-            moment = f"unix_micros({quoted(self.event_time)})"
-            made.late = frame.where(f"{moment} < {watermark_us}L").toArrow()
-            groups = self._groups(frame.where(f"{moment} >= {watermark_us}L"), outlet.aggregate)
-        rows = groups.drop_columns(list(_HIDDEN))
-        outlet.adaptive.grouped(max(1, made.rows), rows.num_rows)
-        made.sent = rows.num_rows
-        made.parts = outlet.parts(rows)
+        counts, _, most = (groups.column(name).combine_chunks() for name in _HIDDEN)
+        timed = most.is_valid()
+        rows = groups.drop_columns(list(_HIDDEN)).filter(timed)
+        made = Batch(rows=_sum(counts), sent=rows.num_rows, parts=outlet.parts(rows), in_spark=True)
+        made.without_time = made.rows - _sum(counts.filter(timed))
+        if rows.num_rows:
+            made.max_us = int(most.drop_null().to_numpy().max())
         return made
 
     def _groups(self, frame: DataFrame, op: WindowAggregate) -> pa.Table:
@@ -230,12 +308,3 @@ class Collector:
 
 def _sum(array: Any) -> int:
     return int(np.sum(array.to_numpy(zero_copy_only=False))) if len(array) else 0
-
-
-def _max(array: Any) -> int | None:
-    kept = array.drop_null()
-    return int(kept.to_numpy().max()) if len(kept) else None
-
-
-def _min(array: Any) -> int:
-    return int(array.drop_null().to_numpy().min())

@@ -35,6 +35,8 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
+    # less than the heap: a batch that is too large must end with an error that says so, not with the JVM
+    "spark.driver.maxResultSize": "400m",
     # a stack that survives a stop in the middle of a batch, and a collector that leaves the cores alone
     "spark.driver.extraJavaOptions": "-Xss4m -XX:+UseSerialGC",
     "spark.sql.session.timeZone": "UTC",
@@ -48,7 +50,8 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
-    "spark.sql.streaming.pollingDelay": "5ms",
+    # a file source lists its directory each time: at 5 ms that took two thirds of a core, with nothing to read
+    "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "100",
     "spark.shuffle.compress": "false",

@@ -230,6 +230,7 @@ class FeedingStage:
             "numOutputRows": made.sent,
             "numLateRows": made.late.num_rows if made.late is not None else 0,
             "numRowsWithoutTime": made.without_time,
+            "groupedInSpark": made.in_spark,
             "processedRowsPerSecond": round(made.rows / total, 1) if total else 0.0,
             "durationMs": {k: round(1000 * v, 1) for k, v in {**durations, "triggerExecution": total}.items()},
             "eventTime": {"max": _stamp(made.max_us), "watermark": _stamp(to_micros(self.hand_over.watermark))},

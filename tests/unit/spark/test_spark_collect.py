@@ -5,79 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.collected import assert_alike, collector, operator, results, rows
 
 from holdfast.errors import InputError
-from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan
-from holdfast.model.topology import Topology
-from holdfast.operators import FOREVER, build
-from holdfast.spark.collect import SKIP_MIN, Adaptive, Collector
+from holdfast.model.plan import NEVER_US
+from holdfast.operators import build
+from holdfast.spark.collect import KEEP_MIN, SKIP_MIN, TIMED_BATCHES, Adaptive, Faster
 from holdfast.spark.partial import PartialAggregate
-
-TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [("ts", TIME), ("src", pa.string()), ("b", pa.int64()), ("i", pa.int32()), ("f", pa.float64()), ("d", pa.date32())]
-)
-AGGS = {
-    "n": ["count", None, False], "nb": ["count", "b", False], "sb": ["sum", "b", False], "si": ["sum", "i", False],
-    "sf": ["sum", "f", False], "ab": ["avg", "b", False], "af": ["avg", "f", False], "mi": ["min", "i", False],
-    "md": ["max", "d", False], "mt": ["max", "ts", False],
-}  # fmt: skip
-
-
-def operator(name: str = "w", aggs: dict | None = None, **more) -> OperatorPlan:
-    given = InputPlan(
-        source="s", schema=SCHEMA.serialize().to_pybytes(), by=("src",), event_time="ts", partial=True, **more
-    )
-    settings = {
-        "size_us": 10_000_000, "step_us": 1_000_000, "by": ["src"], "aggs": aggs or AGGS, "overflow": "wrap"
-    }  # fmt: skip
-    return OperatorPlan(
-        name=name, kind="aggregate", shards=3, mode="passive", inputs=(given,), settings=settings, output=b""
-    )
-
-
-def rows(n: int = 5_000, keys: int = 50, seed: int = 1) -> pa.Table:
-    rng = np.random.default_rng(seed)
-
-    def nulls(values, type_):
-        return pa.array(values, type_, mask=rng.random(n) < 0.05)
-
-    columns = {
-        "ts": nulls(rng.integers(-(10**8), 10**8, n), pa.int64()).cast(TIME),
-        "src": nulls([f"k{x}" for x in rng.integers(0, keys, n)], pa.string()),
-        "b": nulls(rng.integers(-(2**62), 2**62, n), pa.int64()),
-        "i": nulls(rng.integers(-(2**31), 2**31 - 1, n), pa.int32()),
-        "f": nulls(rng.normal(size=n), pa.float64()),
-        "d": nulls(rng.integers(0, 20_000, n), pa.int32()).cast(pa.date32()),
-    }
-    return pa.table(columns, schema=SCHEMA)
-
-
-def collector(*operators: OperatorPlan) -> Collector:
-    stage = StagePlan(id="s", kind="source", feeds=tuple((o.name, 0) for o in operators))
-    topology = Topology(units=(), stages=(), readers=())
-    plan = Plan(pipeline="p", query="q", topology=topology, operators=operators, stages=(stage,))
-    return Collector(plan, stage, 1 << 60)
-
-
-def results(plan: OperatorPlan, batches: list[pa.RecordBatch]) -> pa.Table:
-    op = build(plan)
-    for batch in batches:
-        if "pane_start" in batch.schema.names:
-            op.process_partial(batch)
-        else:
-            op.process(batch)
-    return op.on_watermark(FOREVER)
-
-
-def assert_alike(one: pa.Table, other: pa.Table) -> None:
-    assert one.num_rows == other.num_rows
-    for name in one.column_names:
-        a, b = one[name], other[name]
-        if pa.types.is_floating(a.type):
-            assert np.allclose(a.to_numpy(), b.to_numpy(), rtol=1e-9, equal_nan=True), name
-        else:
-            assert a.equals(b), name
 
 
 def test_groups_made_in_arrow_are_what_the_operator_makes_of_the_rows():
@@ -159,3 +93,22 @@ def test_grouping_that_does_not_pay_is_left_and_tried_again():
     assert not adaptive.grouped(1000, 900)
     assert [adaptive.wants(1000) for _ in range(2 * SKIP_MIN + 1)] == [False] * 2 * SKIP_MIN + [True]
     assert not adaptive.wants(3)
+
+
+@pytest.mark.parametrize("faster_in_spark", [True, False])
+def test_both_ways_are_timed_and_the_faster_one_is_kept(faster_in_spark):
+    faster = Faster()
+    seconds = {True: 1.0 if faster_in_spark else 3.0, False: 2.0}
+
+    def ways(count: int) -> list[bool]:
+        found = []
+        for number in range(count):
+            found.append(faster.in_spark)
+            # the first of each way compiles; and size alone must not decide
+            size = 1 + number % 3
+            faster.took(size * seconds[faster.in_spark] + (9.0 if number % TIMED_BATCHES == 0 else 0.0), size * 1000)
+        return found
+
+    trial = [False] * TIMED_BATCHES + [True] * TIMED_BATCHES
+    assert ways(2 * TIMED_BATCHES + KEEP_MIN) == trial + [faster_in_spark] * KEEP_MIN
+    assert ways(2 * TIMED_BATCHES + 2 * KEEP_MIN) == trial + [faster_in_spark] * 2 * KEEP_MIN
