@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,29 @@ def machine() -> dict[str, Any]:
         "commit": git.stdout.strip() or "unknown",
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A directory for one run of a bench, gone afterwards. If the bench fails, its logs and diaries are kept."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as made:
+        try:
+            yield Path(made)
+        except BaseException as error:
+            kept = Path("out/bench").resolve() / f"{name}-failed"
+            keep_logs(Path(made), kept)
+            error.add_note(f"What was logged is kept in {kept}.")
+            raise
+
+
+def keep_logs(home: Path, kept: Path) -> None:
+    """Copy what tells what happened, as it lies: not rows, checkpoints, secrets."""
+    shutil.rmtree(kept, ignore_errors=True)  # of an earlier failure
+    for file in sorted(home.rglob("*")):
+        if file.is_file() and (file.suffix in (".log", ".jsonl") or file.parent.name == "logs"):
+            target = kept / file.relative_to(home)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target)
 
 
 def best_of(runs: int, body: Callable[[], float]) -> float:

@@ -32,6 +32,7 @@ CLUSTERS = (
     "test_spark_end_to_end",
     "test_spark_masters",
     "test_spark_port",
+    "test_spark_reader",
 )
 
 

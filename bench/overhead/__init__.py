@@ -16,7 +16,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from datetime import datetime
@@ -27,7 +26,7 @@ import numpy as np
 import psutil
 
 from bench import recovery
-from bench.harness import Report
+from bench.harness import Report, scratch
 from bench.overhead.data import write_files
 
 DESCRIPTION = "throughput, CPU and delay with protection off and on, against Structured Streaming's own aggregate"
@@ -214,9 +213,9 @@ def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
 def run(quick: bool) -> Report:
     report = Report("overhead", DESCRIPTION)
     sizes = QUICK_SIZES if quick else SIZES
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
-        rows = [row for size in sizes for row in _throughput(*size, Path(scratch))]
-        delays = _delays(15.0 if quick else 40.0, Path(scratch))
+    with scratch("overhead") as base:
+        rows = [row for size in sizes for row in _throughput(*size, base)]
+        delays = _delays(15.0 if quick else 40.0, base)
     report.data = {"throughput": rows, "delay": delays}
     _claims(report, rows, delays)
     report.plot = lambda figure: _plot(figure, rows)

@@ -17,12 +17,11 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Report
+from bench.harness import Report, scratch
 
 DESCRIPTION = "output gap after kill -9, against plain Structured Streaming restarted at once"
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,8 +207,8 @@ def _victim(started, *, with_stage: bool, number: int) -> str:
 def run(quick: bool) -> Report:
     report = Report("recovery", DESCRIPTION)
     kills, quiet_s = (2, 5.0) if quick else (5, 8.0)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
-        homes = {name: Path(scratch) / name for name in ("units", "stage", "plain")}
+    with scratch("recovery") as base:
+        homes = {name: base / name for name in ("units", "stage", "plain")}
         for home in homes.values():
             home.mkdir()
         rows = _holdfast(kills, quiet_s, homes["units"], "units only")

@@ -7,6 +7,7 @@
     ├── StateError                the state engine cannot go on
     │   ├── MemoryLimitError      the page pool is at its limit; the batch that hit it was rolled back
     │   ├── CorruptPageError      a page that does not match its checksum, or is missing or foreign
+    │   ├── DamagedJournalError   a node's journal has lost what was safe in it: the node must never start again
     │   └── OverflowInWindowError an aggregate left the range of its result type (Spark's ANSI error)
     └── InvariantError            a bug of ours: carries the story, is never caught
 
@@ -59,6 +60,10 @@ class CorruptPageError(StateError):
     """A page that does not match its checksum, or is missing or foreign."""
 
 
+class DamagedJournalError(StateError):
+    """A node's journal has lost what was safe in it: the node must never start again."""
+
+
 class OverflowInWindowError(StateError):
     """An aggregate left the range of its result type, as Spark's ANSI mode reports it."""
 
@@ -73,8 +78,14 @@ def one_line(error: HoldfastError) -> str:
     return "error: " + " · ".join(" ".join(part.split()) for part in parts if part)
 
 
+#: Exit code of a node that must not be started again.
+DAMAGED = 65
+
+
 def exit_code(error: HoldfastError) -> int:
     """2 for a mistake in a flag, a file or a pipeline, 1 for what went wrong at work."""
+    if isinstance(error, DamagedJournalError):
+        return DAMAGED
     return 2 if isinstance(error, ConfigError) else 1
 
 

@@ -22,7 +22,8 @@ from support.nodes import PATHS, Nodes
 from support.plans import layered_plan
 from support.tls import make_tls
 
-from holdfast.errors import PeerError
+from holdfast.cli.story import read_events
+from holdfast.errors import DAMAGED, PeerError
 from holdfast.model import messages as m
 from holdfast.runtime import wire
 from holdfast.runtime.local import LocalNodes
@@ -437,6 +438,42 @@ def test_a_supervisor_that_cannot_start_a_node_tries_again_and_takes_none_with_i
     finally:
         nodes.stop()
     assert {name: process.returncode for name, process in nodes.processes.items()} == {"n0": 0, "n1": 0}
+
+
+def test_a_node_whose_journal_was_damaged_says_so_and_is_not_started_again(tmp_path):
+    """It may have voted, or promised, in what it cannot read: whoever starts it again would only make it lie."""
+    nodes = LocalNodes(
+        tmp_path,
+        ["n0"],
+        settings={"child_command": [sys.executable, "-c", "import sys; sys.stdin.read()"]},
+        restart_s=1.0,
+        environment={"PYTHONPATH": PATHS},
+    )
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    journal = tmp_path / "nodes" / "n0" / "journal"
+    try:
+        nodes.start()
+        waited(lambda: journal.exists() and journal.read_bytes().count(b"\xf5HF\n") >= 2)
+        nodes.kill("n0")
+        nodes.processes["n0"].wait(10)
+        raw = bytearray(journal.read_bytes())
+        raw[20] ^= 1
+        journal.write_bytes(raw)
+        waited(lambda: "n0" in nodes.retired)
+        assert nodes.processes["n0"].returncode == DAMAGED
+        (said,) = [e for e in read_events(tmp_path) if e["event"] == "journal-damaged"]
+        assert f"{journal}: what was written at byte 4 cannot be read" in said["text"]
+        assert "new name" in said["text"]
+        assert journal.read_bytes() == raw
+    finally:
+        nodes.stop()
+
+
+def waited(test: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not test():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.packets import Traffic, write_json
+from support.run import PipelineRun
 from support.standalone import Standalone
 from test_spark_end_to_end import assert_sink_holds, started
 
@@ -36,6 +37,12 @@ def test_stage_and_sink_run_on_a_standalone_cluster(spark, tmp_path):
         cluster.close()
 
 
+def readers(run: PipelineRun) -> set[str]:
+    """Who holds rows back."""
+    units = [unit for status in run.statuses().values() for unit in status["units"].values()]
+    return {c for u in units if u["role"] == "primary" for queue in u["outputs"].values() for c in queue["acks"]}
+
+
 @pytest.mark.long
 def test_a_warm_standby_takes_over_from_a_driver_that_dies(spark, tmp_path):
     run = started(tmp_path, spark, standby=True)
@@ -44,6 +51,7 @@ def test_a_warm_standby_takes_over_from_a_driver_that_dies(spark, tmp_path):
         run.wait_running("talkers_in")
         run.wait("the standby of the stage", lambda: run.all_events("stage-ready", "talkers_in"))
         run.wait("the standby of the sink", lambda: run.all_events("stage-ready", "out_0"))
+        run.wait("the warm-up to let go of its lease", lambda: readers(run) == {"out_0"}, 10)
         for stage in ("talkers_in", "out_0"):
             driver = run.driver(stage)
             assert driver is not None

@@ -24,6 +24,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import name_of
 from holdfast.runtime.probe import Probe
 
+from .alone import INTERRUPTED
 from .control import finish_run
 from .run import LocalRun, Options, start_run, until_told
 from .runs import JsonOption, say
@@ -73,9 +74,9 @@ def demo(
         finally:
             started.stop()
         if told.is_set():
-            raise typer.Exit(130)
+            raise typer.Exit(INTERRUPTED)
         console.print("  verifying: plain Spark in batch over the same input")
-        report["verify"] = verify_run(started.run)
+        report["verify"] = verify_run(started.run, told)
     _tell(report, console)
     if as_json:
         say(report)
@@ -98,6 +99,8 @@ def _show(
     started: LocalRun, seconds: int, kills: int, rng: random.Random, told: threading.Event, console: Console
 ) -> dict[str, Any]:
     run = started.run
+    if told.is_set():
+        return {}  # nodes that were not waited for answer nothing
     console.print("  waiting for the first rows (Spark starts)")
     probe = _first_rows(started, told)
     began = time.time()
@@ -134,7 +137,7 @@ def _first_rows(started: LocalRun, told: threading.Event) -> Probe:
     probe = Probe(started.plan, operator, started.run.endpoints, started.run.security)
     while not probe.rows():
         if told.is_set():
-            raise typer.Exit(130)
+            raise typer.Exit(INTERRUPTED)
         if time.monotonic() > deadline:
             raise HoldfastError(
                 f"no rows after {FIRST_ROWS_LIMIT_S:.0f} s",

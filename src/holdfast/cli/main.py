@@ -1,7 +1,8 @@
 """`holdfast`: one program, one command per task, and one line for every mistake.
 
 A mistake of the user (a flag, a value, a file) ends with exit code 2 and a single line on stderr; what goes wrong at
-work (a node that does not answer, results that differ) with 1. A bug of ours keeps its traceback.
+work (a node that does not answer, results that differ) with 1. Ctrl-C ends a command with 130, and a line that says so.
+A bug of ours keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import typer
 
 from holdfast.errors import HoldfastError, InvariantError, exit_code, one_line
 
+from .alone import INTERRUPTED
 from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
@@ -58,6 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         print("error: " + " ".join(message().split()), file=sys.stderr)
         sys.exit(2)
+    if code == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TextIO
 
@@ -21,6 +22,8 @@ from holdfast.model.plan import Plan
 from holdfast.pipeline.checks import SinkFacts
 from holdfast.runtime.config import read_plan
 
+from .alone import run_alone
+
 PLAN_LIMIT_S = 180
 
 
@@ -29,28 +32,30 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"no file {file}", hint="Give the Python file that makes the pipeline.")
 
 
-def plan_file(file: Path, directory: Path, *, query: str, runs_here: bool = False) -> tuple[Plan, list[str]]:
+def plan_file(
+    file: Path, directory: Path, *, query: str, runs_here: bool = False, told: threading.Event | None = None
+) -> tuple[Plan, list[str]]:
     """The plan of a pipeline file, and what the planner warns of.
 
     runs_here: it is about to run on this machine in `directory`, so that paths mean here what they mean to the stages.
     """
     check_file(file)
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "holdfast.cli.planning", str(file.resolve()), str(directory), query]
-    command += ["run"] if runs_here else []
+    arguments = ["-m", "holdfast.cli.planning", str(file.resolve()), str(directory), query]
+    arguments += ["run"] if runs_here else []
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PLAN_LIMIT_S, check=False)
+        done = run_alone(arguments, limit_s=PLAN_LIMIT_S, told=told)
     except subprocess.TimeoutExpired:
-        raise ConfigError(
+        raise HoldfastError(
             f"planning {file} takes longer than {PLAN_LIMIT_S} s",
             hint="It calls your read and map functions: do they wait for something?",
         ) from None
     if done.returncode:
-        told = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-        if "what" not in told:
+        answer = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        if "what" not in answer:
             last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
             raise ConfigError(f"{file} cannot be planned", detail=last[0])
-        raise ConfigError(told["what"], detail=told["detail"], hint=told["hint"])
+        raise ConfigError(answer["what"], detail=answer["detail"], hint=answer["hint"])
     return read_plan(directory / "plan.json"), json.loads(done.stdout)["warnings"]
 
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import tomllib
@@ -35,6 +34,7 @@ from holdfast.runtime.local import OWN_SETTINGS, LocalNodes
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
 
+from .alone import run_alone
 from .control import unfinished
 from .planning import check_file, plan_file
 from .runs import RUNS, Run, made_in, process_started, read_run, remove
@@ -113,11 +113,12 @@ def _start(
     told: threading.Event | None,
 ) -> LocalRun:
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}", runs_here=True)
+    query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
+    plan, warnings = plan_file(file, directory, query=query, runs_here=True, told=told)
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")
-    _warm(directory)
+    _warm(directory, told)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
@@ -142,10 +143,13 @@ def _start(
     return LocalRun(run, plan, nodes, warnings)
 
 
-def _warm(directory: Path) -> None:
+def _warm(directory: Path, told: threading.Event | None) -> None:
     """Compile before the nodes start: several that compile the same at once would take several times as long."""
-    command = [sys.executable, "-m", "holdfast.runtime.warm", str(directory / "plan.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WARM_LIMIT_S, check=False)
+    try:
+        arguments = ["-m", "holdfast.runtime.warm", str(directory / "plan.json")]
+        done = run_alone(arguments, limit_s=WARM_LIMIT_S, told=told)
+    except subprocess.TimeoutExpired:
+        raise HoldfastError(f"kernels are not compiled after {WARM_LIMIT_S} s", hint="Is the machine busy?") from None
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
@@ -272,7 +276,7 @@ def run_command(
     wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
     with until_told() as told:
         if explain:
-            _explain(file, as_json)
+            _explain(file, as_json, told)
             return
         started = start_run(file, options, lambda line: console.print(line, highlight=False, markup=False), told)
         try:
@@ -287,11 +291,11 @@ def run_command(
         console.print(f"{started.run.pipeline} {'has finished' if finished else 'is stopped'}.", highlight=False)
 
 
-def _explain(file: Path, as_json: bool) -> None:
+def _explain(file: Path, as_json: bool, told: threading.Event) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        plan, _ = plan_file(file, Path(scratch), query="explain")
+        plan, _ = plan_file(file, Path(scratch), query="explain", told=told)
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
         typer.echo(shown)
 

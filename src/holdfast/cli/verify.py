@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan
 from holdfast.runtime.config import read_plan
 
+from .alone import run_alone
 from .planning import own_stdout
 from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
 
@@ -42,23 +43,20 @@ def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     raise typer.Exit(0 if verdict["holds"] else 1)
 
 
-def verify_run(run: Run) -> dict[str, Any]:
+def verify_run(run: Run, told: threading.Event | None = None) -> dict[str, Any]:
     """In a process of its own, in the directory where the run was started: the user's paths mean the same there."""
-    command = [sys.executable, "-m", "holdfast.cli.verify", run.dir]
     try:
-        done = subprocess.run(
-            command, cwd=run.cwd, capture_output=True, text=True, timeout=VERIFY_LIMIT_S, check=False, env=os.environ
-        )
+        done = run_alone(["-m", "holdfast.cli.verify", run.dir], limit_s=VERIFY_LIMIT_S, told=told, cwd=run.cwd)
     except subprocess.TimeoutExpired:
         raise HoldfastError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
-    told = json.loads(done.stdout) if done.stdout.strip() else {}
-    if "what" in told:
-        kind = ConfigError if told["mistake"] else HoldfastError
-        raise kind(told["what"], detail=told["detail"], hint=told["hint"])
-    if "holds" not in told:
+    answer = json.loads(done.stdout) if done.stdout.strip() else {}
+    if "what" in answer:
+        kind = ConfigError if answer["mistake"] else HoldfastError
+        raise kind(answer["what"], detail=answer["detail"], hint=answer["hint"])
+    if "holds" not in answer:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise HoldfastError(f"{run.pipeline} cannot be verified", detail=last[0])
-    return told
+    return answer
 
 
 def _check_finished(directory: Path, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.checkpoint import method_of
 from holdfast.core.copy import Copy
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.primary import Primary, spill
-from holdfast.core.ready import Ready, Spill
+from holdfast.core.ready import Left, Ready, Spill
 from holdfast.core.roles import TRANSITIONS, Action, State, role_of
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model.config import Config
@@ -170,6 +170,12 @@ class Host:
             return  # the consumer turns to the right node when it has the record
         consumer = self.record.places.get(message.consumer)
         primary.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
+
+    def on_left(self, event: Left, now_ns: int, ready: Ready) -> None:
+        for edge in event.edges:
+            primary = self.primaries.get(self.topology.producer.get(edge, ""))
+            if primary is not None:
+                primary.on_left(edge, event.consumer, now_ns, ready)
 
     def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
         for unit in self.topology.consumers[message.edge]:

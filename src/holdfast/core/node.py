@@ -19,6 +19,7 @@ from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
     ChildDied,
     DiskFull,
+    Left,
     Ready,
     Received,
     StartStage,
@@ -108,7 +109,7 @@ class Node:
         ready.wake_ns = now_ns + self.config.heartbeat_ns
         return ready
 
-    def step(self, event: Received | Tick | DiskFull | ChildDied | Unreachable | Tuned, now_ns: int) -> Ready:
+    def step(self, event: Received | Tick | DiskFull | ChildDied | Unreachable | Tuned | Left, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
             message = event.message
@@ -118,6 +119,8 @@ class Node:
             self.dead_children[event.stage] = event.epoch
         elif isinstance(event, Tuned):
             self.host.tune(event.units, event.capture_period_ns)
+        elif isinstance(event, Left):
+            self.host.on_left(event, now_ns, ready)
         elif isinstance(event, Unreachable):
             self._on_unreachable(event, now_ns, ready)
         elif isinstance(event, DiskFull):

@@ -140,6 +140,16 @@ class Primary:
         if freed:
             self.pump(now_ns, ready)  # there may be room again
 
+    def on_left(self, edge: Edge, consumer: Consumer, now_ns: int, ready: Ready) -> None:
+        """A reader lets go of its lease. One that goes on asking has a new one, from where the edge starts then."""
+        queue = self._queue(edge)
+        if not queue.leave(consumer):
+            return
+        self.taps.pop((edge, consumer), None)
+        ready.notes.append(("left", self.id, edge, consumer, queue.trimmed))
+        spill(self.copy, ready)
+        self.pump(now_ns, ready)  # there may be room again
+
     # --- protection
 
     def protect(self, now_ns: int, ready: Ready) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.ids import Address, Asset, Edge, Name
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
 from holdfast.model.messages import CommitRecord, Message
 
 Note = tuple[Any, ...]
@@ -118,6 +118,13 @@ class Tuned(msgspec.Struct, frozen=True, array_like=True):
 
     units: tuple[Asset, ...]
     capture_period_ns: int
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True):
+    """A reader on a lease says that it will ask no more for these edges."""
+
+    consumer: Consumer
+    edges: tuple[Edge, ...]
 
 
 class Ready:

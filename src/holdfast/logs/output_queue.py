@@ -98,6 +98,14 @@ class OutputQueue:
             self._trim()
         return gone
 
+    def leave(self, consumer: Consumer) -> bool:
+        """A reader lets go of its lease; true if it had one. A sink of the pipeline has none, and holds on."""
+        if self.leases.pop(consumer, None) is None:
+            return False
+        del self.acks[consumer]
+        self._trim()
+        return True
+
     def ack(self, consumer: Consumer, position: int) -> bool:
         """Take a cumulative acknowledgement; true if it freed anything. One that comes late or twice is nothing new."""
         known = self.acks.get(consumer)

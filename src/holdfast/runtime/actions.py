@@ -6,6 +6,7 @@ record    the placement record               stop               end this node ({
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the diary from there on   config             the core's settings, for drivers and readers
 tune      {operator, capture_period_ms}: how often its units are captured
+leave     {consumer, edges}: a reader lets go of its lease
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.core.node import Node
-from holdfast.core.ready import Tuned
+from holdfast.core.ready import Left, Tuned
 from holdfast.errors import HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
@@ -42,8 +43,9 @@ class Actions:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        names = ("ping", "status", "record", "plan", "events", "config", "drain", "finish", "stop", "submit", "tune")
-        return {name: getattr(self, name) for name in names}
+        looking = ("ping", "status", "record", "plan", "events", "config")
+        doing = ("drain", "finish", "stop", "submit", "tune", "leave")
+        return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
         loop = self.process.loop
@@ -133,6 +135,11 @@ class Actions:
         units = tuple(unit_id(operator, shard) for shard in range(plan.operator(operator).shards))
         self.process.post(Tuned(units, int(period_ms * 1e6)))
         return {"told": [self.process.name, *self._forward("tune", body)]}
+
+    def leave(self, body: dict) -> dict:
+        """A guest will not read these edges any more: what was kept for it alone can go."""
+        self.process.post(Left(str(body["consumer"]), tuple(map(str, body["edges"]))))
+        return {}
 
     def stop(self, body: dict) -> dict:
         """End this node; with {"all": true} every node."""

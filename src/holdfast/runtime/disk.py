@@ -1,9 +1,15 @@
 """What a node must not forget: its lives, its votes, the record, its ledgers. One file, appended and synced.
 
-Each entry has a length and a CRC; a torn tail (the process or the machine died while writing) is cut off at the next
-start, and nothing that was synced before it can be lost. When the file has grown, the living entries are written to
-a new one, which then takes its name. If the disk takes no more, the node says so and waits: it must not speak of
-what it has not written, and the others take over from a node that is silent.
+    HFJ2 | mark, length, CRC, [(key, value), …] | mark, length, CRC, […] | …
+
+One frame for each write, however much it holds, and no write begins before the last one is synced. So a frame that
+does not match its CRC is the torn tail of a process or a machine that died while writing if nothing whole comes after
+it: nobody was told of it, and it is cut off at the next start. With a whole frame after it, it had been synced and was
+damaged later: votes and lives may be gone that others know of, so the node refuses to start and leaves the file alone.
+
+When the file has grown, the living entries are written to a new one, which then takes its name. If the disk takes no
+more, the node says so and waits: it must not speak of what it has not written, and the others take over from a node
+that is silent.
 """
 
 from __future__ import annotations
@@ -13,18 +19,19 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import StateError
+from holdfast.errors import DamagedJournalError, StateError
 from holdfast.model.messages import LedgerPage
 from holdfast.model.record import Record
 
-_HEAD = struct.Struct("<II")
-_MAGIC = b"HFJ1"
+#: Mark, length of the body, CRC of that length and the body.
+_HEAD = struct.Struct("<4sII")
+_MAGIC, _MARK = b"HFJ2", b"\xf5HF\n"
 COMPACT_BYTES = 1 << 20
 RETRY_S = 0.5
 
@@ -35,7 +42,26 @@ _TYPES: dict[str, Any] = {
     "record": msgspec.msgpack.Decoder(tuple[str, Record]),
     "ledger": msgspec.msgpack.Decoder(tuple[str, tuple[int, LedgerPage]]),
 }
+_items = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _key = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+
+def _frame(items: Iterable[tuple[str, object]]) -> bytes:
+    body = _encoder.encode(list(items))
+    return _HEAD.pack(_MARK, len(body), _crc(body)) + body
+
+
+def _crc(body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))
+
+
+def _body(raw: bytes, at: int) -> bytes | None:
+    """Of the frame that begins here; None: there is no whole one."""
+    if at + _HEAD.size > len(raw):
+        return None
+    mark, length, crc = _HEAD.unpack_from(raw, at)
+    body = raw[at + _HEAD.size : at + _HEAD.size + length]
+    return body if mark == _MARK and len(body) == length and _crc(body) == crc else None
 
 
 class Journal:
@@ -58,7 +84,7 @@ class Journal:
         _sync_directory(path.parent)
 
     def _read(self) -> int:
-        """Take in every whole entry; where the good part ends."""
+        """Take in every whole frame; where the good part ends."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -69,23 +95,37 @@ class Journal:
             raise StateError(
                 "this is no journal of a node",
                 detail=f"{self.path} starts with {raw[:4]!r}.",
-                hint="Give the node another directory, or a new name.",
+                hint="It is damaged, or of another release. Give the node another directory and a new name.",
             )
         at = len(_MAGIC)
-        while at + _HEAD.size <= len(raw):
-            length, crc = _HEAD.unpack_from(raw, at)
-            body = raw[at + _HEAD.size : at + _HEAD.size + length]
-            if len(body) < length or zlib.crc32(body) != crc:
-                break
-            key, value = self._decode(body)
-            self.content[key] = value
-            at += _HEAD.size + length
+        while (body := _body(raw, at)) is not None:
+            for item in _items.decode(body):
+                key, value = self._decode(item)
+                self.content[key] = value
+            at += _HEAD.size + len(body)
+        self._check_tail(raw, at)
         return at
 
-    def _decode(self, body: bytes) -> tuple[str, object]:
-        key, _ = _key.decode(body)
+    def _check_tail(self, raw: bytes, at: int) -> None:
+        """What was being written when the node died has nothing after it."""
+        later = raw.find(_MARK, at + 1)
+        while later >= 0 and _body(raw, later) is None:
+            later = raw.find(_MARK, later + 1)
+        if later < 0:
+            return
+        raise DamagedJournalError(
+            "this node's journal is damaged, and the node must not go on under its name",
+            detail=f"{self.path}: what was written at byte {at} cannot be read, though what follows at byte {later} "
+            f"can: it had been safe on this disk. Votes, lives or commits in these {later - at} bytes are lost, and "
+            "whoever acts without them could undo what was decided. The file was left as it is.",
+            hint="The other nodes go on without it. Look after the disk, and start a node with a new name and an empty "
+            "directory in its place.",
+        )
+
+    def _decode(self, item: msgspec.Raw) -> tuple[str, object]:
+        key, _ = _key.decode(item)
         try:
-            return _TYPES[key.partition("/")[0]].decode(body)
+            return _TYPES[key.partition("/")[0]].decode(item)
         except (KeyError, msgspec.MsgspecError) as error:
             raise StateError(
                 "a journal's entry cannot be understood",
@@ -95,12 +135,8 @@ class Journal:
 
     def write(self, items: list[tuple[str, object]]) -> None:
         """Append and sync. Waits for as long as the disk is full."""
-        parts: list[bytes] = []
-        for item in items:
-            body = _encoder.encode(item)
-            parts += [_HEAD.pack(len(body), zlib.crc32(body)), body]
-            self.content[item[0]] = item[1]
-        raw = b"".join(parts)
+        raw = _frame(items)
+        self.content.update(items)
         while not self._append(raw):
             time.sleep(RETRY_S)
         if self._size > self._compact_from:
@@ -123,10 +159,7 @@ class Journal:
     def _compact(self) -> None:
         """Write what lives to a new file, and let it take the old one's place. If that fails, the old one goes on."""
         fresh = self.path.with_suffix(".new")
-        raw = bytearray(_MAGIC)
-        for item in self.content.items():
-            body = _encoder.encode(item)
-            raw += _HEAD.pack(len(body), zlib.crc32(body)) + body
+        raw = _MAGIC + _frame(self.content.items()) + _frame(())  # the second says that the first was not torn
         handle = -1
         try:
             handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -29,6 +29,7 @@ KINDS = frozenset(
         "fenced", "turned-away", "refused", "damaged", "foreign", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
+        "journal-damaged",
         # rows
         "captures", "queues", "disk-full", "disk-again", "spill-late",
         # stages

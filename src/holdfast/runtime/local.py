@@ -2,7 +2,8 @@
 
 `holdfast run`, the demo, benches and tests use it; on several machines a service manager does this job. Nodes die with
 the process that watches over them, however that ends. A node that dies comes back under its name in a new life, after
-`restart_s`, and joins the ring again; one that ends before it has answered once ends the start.
+`restart_s`, and joins the ring again, unless it says that it must not (its journal is damaged); one that ends before it
+has answered once ends the start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import DAMAGED, ConfigError, HoldfastError
 from holdfast.runtime import leash
 from holdfast.runtime.security import Security, make_secret
 from holdfast.runtime.transport import Caller
@@ -145,6 +146,9 @@ class LocalNodes:
         while not self._closing.wait(0.1):
             for name, process in list(self.processes.items()):
                 if process.poll() is None or name in self.retired:
+                    continue
+                if process.returncode == DAMAGED:
+                    self.retired.add(name)
                     continue
                 died = self.died.setdefault(name, time.monotonic())
                 if self.restart_s is not None and time.monotonic() - died >= self.restart_s:

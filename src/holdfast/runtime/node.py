@@ -5,8 +5,8 @@
 
 It starts with the plan it finds in DIR/plan.json, or waits for `submit`. Kernels are warm before it says hello. It
 ends with exit code 0 when told to stop, 2 if its settings or its directory cannot work, 1 if it could not start for
-another reason, and 70 if an invariant of the core was broken: then the others take over, since a wrong answer is worse
-than a stopped node.
+another reason, 65 if its journal is damaged (it must not be started again), and 70 if an invariant of the core was
+broken: then the others take over, since a wrong answer is worse than a stopped node.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ class Probe:
     """Follow `operator` from now on."""
 
     def __init__(self, plan: Plan, operator: str, endpoints: dict[str, str], security: Security) -> None:
-        edges = edges_of(plan.operator(operator))
+        self._edges = edges = edges_of(plan.operator(operator))
         self.arrivals: dict[Edge, list[Arrival]] = defaultdict(list)
         self._lock = threading.Lock()
-        name = f"probe-{time.time_ns()}"
+        self._name = name = f"probe-{time.time_ns()}"
         self._peer = Peer(name, endpoints, security, lambda source, message: self._loop.received(source, message))
         record, start = self._begin(sorted(endpoints), edges)
         reader = Reader(
@@ -103,4 +103,5 @@ class Probe:
 
     def close(self) -> None:
         self._loop.stop()
+        self._peer.caller.leave(self._name, self._edges)
         self._peer.close()

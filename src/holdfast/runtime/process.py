@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.core.node import Node
 from holdfast.core.ready import ChildDied, DiskFull, Effect, Spill, StartStage, StopStage, Unreachable, WarmStage
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
 from holdfast.model import messages as m
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Edge, Name, name_of
@@ -128,7 +128,7 @@ class NodeProcess:
                 self._deploy(plan)
             except Exception as error:
                 self.events.write("undeployed", f"{self.name} cannot run {plan.pipeline!r}: {error}", error=repr(error))
-                self.stop(1)
+                self.stop(exit_code(error) if isinstance(error, HoldfastError) else 1)
 
         threading.Thread(target=deploy, name="deploy").start()
 
@@ -171,7 +171,7 @@ class NodeProcess:
         settle()
         warmed_s = time.monotonic() - began
         config = self.config
-        self.journal = Journal(self.home / "journal", self._on_journal_full)
+        self.journal = self._open_journal()
         self.warm = True
         if "life" not in self.journal.content:
             self._wait_for_others()
@@ -233,6 +233,13 @@ class NodeProcess:
         self.pulse.start()
         threading.Thread(target=self._write_spills, name="spill", daemon=True).start()
         self.server.open.set()
+
+    def _open_journal(self) -> Journal:
+        try:
+            return Journal(self.home / "journal", self._on_journal_full)
+        except DamagedJournalError as error:
+            self.events.write("journal-damaged", f"{self.name} stops: {error.what}. {error.detail} {error.hint}")
+            raise
 
     def _wait_for_others(self) -> None:
         """A node that is still loading its kernels must not be taken for dead at the very start."""

@@ -11,7 +11,7 @@ import contextlib
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model import messages as m
-from holdfast.model.ids import Address, Name, name_of
+from holdfast.model.ids import Address, Consumer, Edge, Name, name_of
 from holdfast.runtime import wire
 from holdfast.runtime.links import (
     CHANNEL,
@@ -255,13 +255,16 @@ class Caller:
             raise told_error(error, f"node {name} ({self.endpoints.get(name)})") from error
         return found[0].body.to_pybytes() if found else b""
 
-    def call_all(self, action: str, timeout: float = 2.0) -> Iterator[tuple[Name, bytes | HoldfastError]]:
+    def call_all(
+        self, action: str, body: dict | None = None, timeout: float = 2.0
+    ) -> Iterator[tuple[Name, bytes | HoldfastError]]:
         """Ask every node at once; answers as they come, so that one that hangs keeps nobody waiting for the others."""
         answers: queue.SimpleQueue[tuple[Name, bytes | HoldfastError]] = queue.SimpleQueue()
+        raw = json.dumps(body or {}).encode()
 
         def ask(name: Name) -> None:
             try:
-                answers.put((name, self.call_raw(name, action, timeout=timeout)))
+                answers.put((name, self.call_raw(name, action, raw, timeout)))
             except HoldfastError as error:
                 answers.put((name, error))
 
@@ -270,6 +273,11 @@ class Caller:
         for _ in self.endpoints:
             with contextlib.suppress(queue.Empty):  # every call has its own limit; this one only says so here, too
                 yield answers.get(timeout=2 * timeout)
+
+    def leave(self, consumer: Consumer, edges: Iterable[Edge]) -> None:
+        """Tell the nodes that this guest reads no more. Who does not hear it finds out when the lease lapses."""
+        for _ in self.call_all("leave", {"consumer": consumer, "edges": sorted(edges)}, timeout=1.0):
+            pass
 
     def fetch(self, name: Name, ticket: dict, timeout: float = 60.0) -> flight.FlightStreamReader:
         """Rows of an edge: see the node's `do_get`."""

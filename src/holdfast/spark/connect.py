@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.model.ids import Name
+from holdfast.model.ids import Consumer, Edge, Name
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.runtime.security import Security
 from holdfast.runtime.transport import Caller
@@ -74,7 +74,7 @@ def run_of(options: Mapping[str, str]) -> Run:
             found = json.loads(file.read_text())
             return Run(
                 endpoints=found["endpoints"],
-                secret_file=str(file.parent / found["secret_file"]),
+                secret_file=os.path.abspath(file.parent / found["secret_file"]),
                 tls=found.get("tls") or None,
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -122,6 +122,15 @@ def plan_of(run: Run, directory: str = "") -> Plan:
     finally:
         caller.close()
     raise trouble or ConfigError("the run has no nodes")
+
+
+def let_go(run: Run, consumer: Consumer, edges: Iterable[Edge]) -> None:
+    """A guest of this run reads these edges no more."""
+    caller = Caller(consumer, run.endpoints, run.security())
+    try:
+        caller.leave(consumer, edges)
+    finally:
+        caller.close()
 
 
 @lru_cache(maxsize=8)

@@ -8,7 +8,12 @@ Writing, to a port of the pipeline, is in writer.py and port.py. What follows is
 Options: `stream` (an operator's name); `run` (directory of the run, or its run.json), or `endpoints` and `secret_file`;
 `consumer` (a name: two programs with the same one share its lease); `max_rows` a micro-batch. A reader that is not the
 pipeline's own holds a lease: while it reads, nothing is trimmed before it has committed; if it is silent for longer
-than the lease, rows may be gone, and it fails rather than skip them.
+than the lease, rows may be gone, and it fails rather than skip them. A stream that ends keeps its lease until it
+lapses, since it may be started again from its checkpoint; and Spark kills the process so soon after it has called
+`stop` that this could tell nobody.
+
+`spark.read` gives what is retained at the moment when Spark plans the query: a lease is taken then, and each task lets
+go of what it has read. So a DataFrame is one look; the next one is another `load()`.
 
 Offsets are positions and watermarks, {edge: [position, watermark]}. The latest offset comes from the core's `Reader`,
 which follows the edges without their rows in the driver's Python process; it never goes back. Tasks fetch rows from
@@ -40,7 +45,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from holdfast.core.reader import Reader
@@ -52,7 +62,7 @@ from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.driver import MachineLoop
 from holdfast.runtime.transport import Peer
-from holdfast.spark.connect import WAIT_S, Run, Target, plan_of, port_of, run_of
+from holdfast.spark.connect import WAIT_S, Run, Target, let_go, plan_of, port_of, run_of
 from holdfast.spark.fetch import Gone, Order, Piece, fetch
 from holdfast.spark.hand_over import ask_config, ask_record
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
@@ -63,8 +73,12 @@ TASK_ROWS_MIN = 50_000
 POLL_S = 0.1
 #: Without rows, a batch is planned after so long, so that positions can be acknowledged.
 EMPTY_S = 2.0
+#: A fail-over is waited out; a reader that has heard nothing for so long says so.
+HOLD_S_MAX = 60.0
 
 Offset = dict[Edge, list[int]]
+#: Edge, start, end, rows.
+Span = tuple[Edge, int, int, int]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +111,9 @@ class HoldfastDataSource(DataSource):
             directory=directory.removesuffix("run.json"),
             stream=options["stream"],
             consumer=options.get("consumer") or f"reader-{uuid.uuid4().hex[:12]}",
-            epoch=int(options.get("epoch", "0")),
-            parallelism=int(options.get("parallelism", "4")),
-            max_rows=int(options.get("max_rows", "0")),
+            epoch=_number(options, "epoch", 0),
+            parallelism=_number(options, "parallelism", 4),
+            max_rows=_number(options, "max_rows", 0),
             watermarks=options.get("watermarks", "") == "true",
         )
 
@@ -125,7 +139,8 @@ class HoldfastDataSource(DataSource):
         return HoldfastStreamReader(self.settings)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HoldfastReader(self.settings, edges_of(self.operator()))
+        self.operator()  # an error, if there is none
+        return HoldfastReader(self.settings, self.plan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return BatchPortWriter(self._target(), schema, overwrite, self.options)
@@ -150,6 +165,13 @@ class HoldfastDataSource(DataSource):
         )
 
 
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f'format("holdfast"): option {name!r} must be a number', detail=f"It is {text!r}.")
+    return int(text)
+
+
 class Pieces(InputPartition):
     """What one task fetches."""
 
@@ -159,52 +181,100 @@ class Pieces(InputPartition):
 
 
 def read_pieces(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, Pieces)
+    if not isinstance(partition, Pieces):
+        return  # nothing is retained: Spark plans a task all the same
     order = msgspec.json.decode(partition.raw, type=Order)
     for piece in order.pieces:
         yield from fetch(order, piece)
+    if order.last:
+        let_go(order.run, order.consumer, [piece.edge for piece in order.pieces])
 
 
 class HoldfastReader(DataSourceReader):
     """Batch: everything that is retained now."""
 
-    def __init__(self, settings: Options, edges: tuple[Edge, ...]) -> None:
-        self.settings = settings
-        self.edges = edges
+    def __init__(self, settings: Options, plan: Plan) -> None:
+        # a lease of its own: letting go of it must not end that of a stream with the same name
+        self.settings = msgspec.structs.replace(settings, consumer=f"batch-{uuid.uuid4().hex[:12]}", epoch=0)
+        self.plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
-        where, record = bounds(self.settings, self.edges)
-        return orders(self.settings, [(e, first, end, end - first) for e, (first, end) in where.items()], record)
+        settings = self.settings
+        edges = edges_of(self.plan.operator(settings.stream))
+        until = time.monotonic() + HOLD_S_MAX
+        while True:
+            found = {e: (first, end) for e, (first, end) in bounds(settings, edges).items() if first < end}
+            if not found:
+                return []
+            try:
+                wanted, record = self._hold(found, until)
+                break
+            except Gone:  # trimmed between the look and the lease
+                if time.monotonic() > until:
+                    raise
+        idle = set(found) - {edge for edge, *_ in wanted}
+        if idle:
+            let_go(settings.run, settings.consumer, idle)
+        return orders(settings, wanted, record, last=True)
+
+    def _hold(self, found: dict[Edge, tuple[int, int]], until: float) -> tuple[list[Span], Record]:
+        """Take the lease; what is there to fetch, and from whom."""
+        start = {e: [first, WATERMARK_MIN] for e, (first, _) in found.items()}
+        end = {e: [end, WATERMARK_MIN] for e, (_, end) in found.items()}
+        follower = Follower(self.settings, self.plan, start)
+        try:
+            follower.reach(start, end, until)
+            return follower.between(start, end), follower.record()
+        finally:
+            follower.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
 
 
-def bounds(settings: Options, edges: tuple[Edge, ...]) -> tuple[dict[Edge, tuple[int, int]], Record]:
-    """First retained and next position of edges, from their primaries; and the record that named those."""
+def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
+    """First retained and next position of edges, from their primaries. Waits for a fail-over to end."""
     run = settings.run
+    until = time.monotonic() + HOLD_S_MAX
     peer = Peer(settings.consumer, run.endpoints, run.security(), lambda source, message: None)
     try:
-        record = ask_record(peer, _silent)
-        found: dict[Edge, tuple[int, int]] = {}
-        for name in sorted({name_of(p.primary) for p in record.places.values() if p.primary and not p.is_stage}):
-            units = peer.call(name, "status")["units"]
-            for unit, place in record.places.items():
-                if place.primary and name_of(place.primary) == name and unit in units:
-                    outputs = units[unit]["outputs"]
-                    found.update((e, (o["trimmed"], o["next"])) for e, o in outputs.items() if e in edges)
+        while True:
+            record = ask_record(peer, _silent)
+            found, trouble = _look(peer, record, edges)
+            missing = [e for e in edges if e not in found]
+            if not missing:
+                return found
+            lost = any(record.places[e.rpartition(".")[0]].primary is None for e in missing)
+            if lost or time.monotonic() > until:
+                raise HoldfastError(
+                    f'format("holdfast"): nobody holds {", ".join(missing)} now',
+                    detail="Every node that held them is gone." if lost else trouble,
+                    hint="See `holdfast status`; if a fail-over is under way, try again.",
+                )
+            time.sleep(0.1)
     finally:
         peer.close()
-    missing = [e for e in edges if e not in found]
-    if missing:
-        raise HoldfastError(
-            f'format("holdfast"): nobody holds {", ".join(missing)} now',
-            hint="A fail-over is under way, or units are lost: see `holdfast status`, and try again.",
-        )
-    return found, record
 
 
-def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]], record: Record) -> list[Pieces]:
+def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edge, tuple[int, int]], str]:
+    """What the primaries of a record say; and why one does not."""
+    found: dict[Edge, tuple[int, int]] = {}
+    trouble = ""
+    units = {e.rpartition(".")[0] for e in edges}
+    for name in sorted({name_of(record.places[unit].primary or "") for unit in units} - {""}):
+        try:
+            held = peer.call(name, "status")["units"]
+        except HoldfastError as error:  # it has just died, and the record does not know yet
+            trouble = str(error)
+            continue
+        for unit in units & set(held):
+            if held[unit]["role"] == "primary":
+                outputs = held[unit]["outputs"].items()
+                found.update((e, (o["trimmed"], o["next"])) for e, o in outputs if e in edges)
+    return found, trouble
+
+
+def orders(settings: Options, wanted: list[Span], record: Record, *, last: bool = False) -> list[Pieces]:
     """(edge, start, end, rows) dealt out to tasks: few if there is little to read."""
     wanted = [w for w in wanted if w[1] < w[2]]
     rows = sum(w[3] for w in wanted)
@@ -225,6 +295,7 @@ def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]], record: 
                 pieces=tuple(hand),
                 homes={piece.unit: homes[piece.unit] for piece in hand if piece.unit in homes},
                 version=record.version,
+                last=last,
             )
         )
         for hand in hands
@@ -232,11 +303,13 @@ def orders(settings: Options, wanted: list[tuple[Edge, int, int, int]], record: 
     ]
 
 
-class HoldfastStreamReader(DataSourceStreamReader):
+class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: Options) -> None:
         self.settings = settings
         self._follower: Follower | None = None
         self._moved = time.monotonic()
+        #: With the trigger `availableNow`: where each edge ended when the query began.
+        self._ends: dict[Edge, int] | None = None
 
     def follower(self, start: Offset) -> Follower:
         if self._follower is None:
@@ -248,7 +321,12 @@ class HoldfastStreamReader(DataSourceStreamReader):
         edges = edges_of(plan.operator(self.settings.stream))
         if self.settings.epoch:
             return {edge: [0, WATERMARK_MIN] for edge in edges}
-        return {edge: [first, WATERMARK_MIN] for edge, (first, _) in bounds(self.settings, edges)[0].items()}
+        return {edge: [first, WATERMARK_MIN] for edge, (first, _) in bounds(self.settings, edges).items()}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        plan = plan_of(self.settings.run, self.settings.directory)
+        found = bounds(self.settings, edges_of(plan.operator(self.settings.stream)))
+        self._ends = {edge: end for edge, (_, end) in found.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.settings.max_rows) if self.settings.max_rows else ReadAllAvailable()
@@ -257,6 +335,9 @@ class HoldfastStreamReader(DataSourceStreamReader):
         follower = self.follower(start)
         follower.acknowledge(start)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
+        if self._ends is not None:
+            follower.reach(start, {e: [end, 0] for e, end in self._ends.items()}, time.monotonic() + HOLD_S_MAX)
+            return follower.latest(start, rows_max, self._ends)[0]
         latest, rows = follower.latest(start, rows_max)
         if latest == start:
             follower.wait(POLL_S)
@@ -291,8 +372,7 @@ class Follower:
 
     def __init__(self, settings: Options, plan: Plan, start: Offset) -> None:
         run = settings.run
-        operator = plan.operator(settings.stream)
-        spec = ReaderSpec(id=settings.consumer, edges=edges_of(operator), leased=not settings.epoch)
+        spec = ReaderSpec(id=settings.consumer, edges=tuple(start), leased=not settings.epoch)
         self._changed = threading.Event()
         self._loop: MachineLoop | None = None
         address = f"{settings.consumer}.{settings.stream}@{settings.epoch}"
@@ -338,8 +418,20 @@ class Follower:
         self._changed.wait(limit_s)
         self._changed.clear()
 
-    def latest(self, start: Offset, rows_max: int) -> tuple[Offset, int]:
-        """As far as the edges have come since `start`, and the rows in between."""
+    def reach(self, start: Offset, end: Offset, until: float) -> None:
+        """Wait until everything before `end` is known: its unit may have to make it again."""
+        while any(self.latest(start, 1 << 62)[0][edge][0] < position for edge, (position, _) in end.items()):
+            if time.monotonic() > until:
+                behind = {e: at for e, (at, _) in self.latest(start, 1 << 62)[0].items() if at < end[e][0]}
+                raise HoldfastError(
+                    'format("holdfast"): the stream does not come as far as it was',
+                    detail=f"{json.dumps(behind)} of {json.dumps({e: end[e][0] for e in behind})}.",
+                    hint="`holdfast status` says which nodes are up.",
+                )
+            self.wait(POLL_S)
+
+    def latest(self, start: Offset, rows_max: int, ends: dict[Edge, int] | None = None) -> tuple[Offset, int]:
+        """As far as the edges have come since `start` (and no further than `ends`), and the rows in between."""
 
         def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int]]:
             found: Offset = {}
@@ -352,6 +444,8 @@ class Follower:
                     if block.start < at:
                         continue  # before `start`: not acknowledged yet
                     if block.start > at or (taken and taken + rows_of(block) > each_max):
+                        break
+                    if ends is not None and block.end > ends[edge]:
                         break
                     at, mark = block.end, block.watermark
                     taken += rows_of(block)
@@ -368,10 +462,10 @@ class Follower:
             )
         return found, rows
 
-    def between(self, start: Offset, end: Offset) -> list[tuple[Edge, int, int, int]]:
+    def between(self, start: Offset, end: Offset) -> list[Span]:
         """(edge, start, end, rows): only what has rows, as far as this process knows."""
 
-        def look(reader: Reader, now_ns: int) -> list[tuple[Edge, int, int, int]]:
+        def look(reader: Reader, now_ns: int) -> list[Span]:
             found = []
             for edge, (last, _) in end.items():
                 first = start[edge][0]

@@ -47,6 +47,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     #: Who was primary of each unit when this was planned, by which record.
     homes: dict[str, Name]
     version: int
+    #: Nobody reads on from here: the lease is let go of when everything was fetched.
+    last: bool = False
 
 
 class Gone(HoldfastError):

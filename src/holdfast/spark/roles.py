@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.model.block import WATERMARK_MAX
-from holdfast.model.plan import NEVER_US, Plan, StagePlan
+from holdfast.model.plan import NEVER_US, Plan, StagePlan, edges_of
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
 from holdfast.pipeline.load import file_of_run
 from holdfast.spark.collect import Collector
+from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import HandOver, Say
 from holdfast.spark.session import session
 from holdfast.spark.sink import SinkStage, frames_of, run_options
@@ -76,6 +78,8 @@ class Base:
         self.directory = directory
         self.say = say
         self.run = run_options(order)
+        #: As whom the warm-up reads.
+        self.guest = f"{stage.id}.warm-{uuid.uuid4().hex[:8]}"
         self.master: str = order.get("master") or "local[*]"
         self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
@@ -85,7 +89,12 @@ class Base:
         jvm.java.lang.System.nanoTime()
 
     def frames(self, epoch: int) -> dict[str, DataFrame]:
-        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch)
+        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest)
+
+    def let_go(self) -> None:
+        """The warm-up reads no more. On a thread of its own: a node that hangs must not hold up who takes over."""
+        edges = [edge for name in self.stage.reads for edge in edges_of(self.plan.operator(name))]
+        threading.Thread(target=let_go, args=(self.run, self.guest, edges), name="let-go", daemon=True).start()
 
     def frame(self, epoch: int) -> DataFrame:
         """The stage's rows, the user's functions applied."""
@@ -124,6 +133,7 @@ class Feeding:
                     break
 
         _warm_source(frame, body, scratch / "checkpoint", self.base.say, told)
+        self.base.let_go()
         self.collector.rows_last = 0
 
     def start(self, epoch: int) -> bool:
@@ -174,6 +184,7 @@ class Writing:
         else:  # whatever it is, it must not get rows before this driver is the one
             writer = frame.writeStream.foreachBatch(_rehearse)
         _warm(writer, scratch / "checkpoint", self.base.say, told)
+        self.base.let_go()
 
     def start(self, epoch: int) -> bool:
         writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))

@@ -7,7 +7,6 @@ by itself when every edge it reads is finished (watermark forever) and that batc
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.ids import Consumer
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.pipeline.checks import SinkFacts
 from holdfast.spark import checkpoint
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def frames_of(
-    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, epoch: int
+    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, epoch: int, guest: Consumer
 ) -> dict[str, DataFrame]:
-    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a foreign reader."""
+    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
@@ -41,7 +41,7 @@ def frames_of(
         "run": str(directory),
         "endpoints": json.dumps(run.endpoints),
         "secret_file": run.secret_file,
-        "consumer": stage.id if epoch else f"{stage.id}.warm-{uuid.uuid4().hex[:8]}",
+        "consumer": stage.id if epoch else guest,
         "epoch": str(epoch),
         "parallelism": str(spark.sparkContext.defaultParallelism),
         "watermarks": str(stage.kind == "between" or not epoch).lower(),

@@ -196,12 +196,12 @@ def test_settings_win_over_flags_and_spark_settings_are_merged():
 
 
 def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeypatch):
-    def planned(file: Path, directory: Path, *, query: str, runs_here: bool) -> Any:  # the planner would need a JVM
+    def planned(file: Path, directory: Path, **options: Any) -> Any:  # the planner would need a JVM
         (directory / "plan.json").write_text("{}")
         return layered_plan(units=1, tops=0), []
 
     monkeypatch.setattr(run_module, "plan_file", planned)
-    monkeypatch.setattr(run_module, "_warm", lambda directory: None)
+    monkeypatch.setattr(run_module, "_warm", lambda directory, told: None)
     file, home = tmp_path / "x.py", tmp_path / "home"
     file.write_text("")
     for _ in range(2):  # what the first left is not in the way of the second

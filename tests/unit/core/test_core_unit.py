@@ -11,7 +11,7 @@ from holdfast.core.feed import Feed
 from holdfast.core.hand_over import HandOver
 from holdfast.core.host import Host
 from holdfast.core.reader import Reader
-from holdfast.core.ready import TICK, Ready, Received
+from holdfast.core.ready import TICK, Left, Ready, Received
 from holdfast.core.roles import TRANSITIONS, Action, Role, State
 from holdfast.errors import InvariantError, MemoryLimitError
 from holdfast.model import messages as m
@@ -412,3 +412,22 @@ def test_a_guest_whose_rows_are_gone_holds_nothing():
     assert queue.leases == {}
     made.on_subscribe("g0", m.Subscribe(edge="u0.0", consumer="g0", epoch=1, at=2, ack=2), 5, ready)
     assert queue.leases == {"g0": 5 + CONFIG.lease_ns}
+
+
+def test_a_guest_that_leaves_lets_go_of_rows_at_once_and_leaves_no_lease_to_lapse():
+    made, ready = host(), Ready()
+    queue = made.copies["u0"].outputs[0]
+    queue.append(((1, 2, 3),), 4)
+    made.on_subscribe("g0", m.Subscribe(edge="u0.0", consumer="g0", epoch=0, at=0, ack=0), 0, ready)
+    made.on_subscribe("r0", m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=2, ack=2), 0, ready)
+    assert queue.trimmed == 0
+    ready = Ready()
+    made.on_left(Left("g0", ("u0.0", "of-another-pipeline.0")), 0, ready)
+    assert queue.trimmed == 2
+    assert [note[0] for note in ready.notes] == ["left"]
+    made.on_left(Left("r0", ("u0.0",)), 0, ready)  # a sink of the pipeline stays
+    assert queue.acks == {"r0": 2}
+    ready = Ready()
+    made.on_tick(10 * CONFIG.lease_ns, ready)
+    assert "lapsed" not in [note[0] for note in ready.notes]
+    assert ("u0.0", "g0") not in made.primaries["u0"].taps

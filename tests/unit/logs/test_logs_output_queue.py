@@ -94,6 +94,20 @@ def test_an_abandoned_lease_lapses_and_no_longer_holds_retention():
     assert q.trimmed == block.end
 
 
+def test_a_reader_that_leaves_holds_nothing_any_more_and_a_sink_cannot_leave():
+    q = queue(consumers=("a",))
+    q.lease("guest", until_ns=10)
+    q.append((), 1)
+    q.ack("a", 1)
+    assert q.trimmed == 0
+    assert q.leave("guest")
+    assert (q.trimmed, q.leases, q.acks) == (1, {}, {"a": 1})
+    assert not q.leave("guest")
+    assert not q.leave("a")
+    assert q.acks == {"a": 1}
+    assert q.lapse(100) == []
+
+
 def test_a_new_primary_renews_leases_it_finds_in_its_image():
     q = queue(("a",))
     q.lease("guest", until_ns=10)

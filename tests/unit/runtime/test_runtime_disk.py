@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import StateError
+from holdfast.errors import DamagedJournalError, StateError
 from holdfast.model.block import Block, unit_block
 from holdfast.model.messages import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
@@ -81,7 +81,8 @@ def test_a_torn_tail_is_cut_off_wherever_it_was_torn(tmp_path: Path):
         assert Journal(path).content["life"] == 9
 
 
-def test_a_flipped_bit_ends_the_good_part(tmp_path: Path):
+def test_a_write_of_several_entries_is_torn_as_a_whole(tmp_path: Path):
+    """A disk may have the end of an unsynced write and not its beginning."""
     path = tmp_path / "journal"
     journal = Journal(path)
     journal.write(ITEMS[:1])
@@ -89,9 +90,42 @@ def test_a_flipped_bit_ends_the_good_part(tmp_path: Path):
     journal.write(ITEMS[1:])
     journal.close()
     raw = bytearray(path.read_bytes())
-    raw[good + 9] ^= 1
+    raw[good : good + 20] = bytes(20)
     path.write_bytes(raw)
     assert Journal(path).content == dict(ITEMS[:1])
+
+
+def test_damage_before_a_whole_write_is_said_and_the_file_is_left_alone(tmp_path: Path):
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.write(ITEMS[:1])
+    good = path.stat().st_size
+    journal.write(ITEMS[1:2])
+    later = path.stat().st_size
+    journal.write(ITEMS[2:])
+    journal.close()
+    raw = bytearray(path.read_bytes())
+    raw[good + 13] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(DamagedJournalError, match="must not go on") as said:
+        Journal(path)
+    assert f"{path}: what was written at byte {good} " in said.value.detail
+    assert f"at byte {later} can" in said.value.detail
+    assert "new name" in said.value.hint
+    assert path.read_bytes() == raw
+
+
+def test_damage_to_a_journal_that_was_just_compacted_is_no_torn_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(disk, "COMPACT_BYTES", 10)
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.write(ITEMS)
+    journal.close()
+    raw = bytearray(path.read_bytes())
+    raw[30] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(DamagedJournalError):
+        Journal(path)
 
 
 def test_a_journal_that_grows_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
