@@ -2,7 +2,8 @@
 
 `python -m holdfast.cli.planning FILE DIRECTORY QUERY [run]` writes `plan.json` and `explain.txt` into the directory and
 one JSON object to stdout: the planner's warnings, or with exit code 2 the mistake in the file. With `run` it also looks
-whether an earlier run's output is in the way.
+whether an earlier run's output is in the way. Spark's settings come as a JSON object on stdin: they may hold keys, and
+command lines are public.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"no file {file}", hint="Give the Python file that makes the pipeline.")
 
 
-def plan_file(file: Path, directory: Path, *, query: str, runs_here: bool = False) -> tuple[Plan, list[str]]:
+def plan_file(
+    file: Path, directory: Path, *, query: str, conf: dict[str, str], runs_here: bool = False
+) -> tuple[Plan, list[str]]:
     """The plan of a pipeline file, and what the planner warns of.
 
+    conf: Spark's settings of the stages. The planner calls the user's functions, which may need the same jars.
     runs_here: it is about to run on this machine in `directory`, so that paths mean here what they mean to the stages.
     """
     check_file(file)
@@ -39,7 +43,9 @@ def plan_file(file: Path, directory: Path, *, query: str, runs_here: bool = Fals
     command = [sys.executable, "-m", "holdfast.cli.planning", str(file.resolve()), str(directory), query]
     command += ["run"] if runs_here else []
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PLAN_LIMIT_S, check=False)
+        done = subprocess.run(
+            command, input=json.dumps(conf), capture_output=True, text=True, timeout=PLAN_LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"planning {file} takes longer than {PLAN_LIMIT_S} s",
@@ -65,12 +71,13 @@ def main() -> None:
     out = own_stdout()
     from holdfast.pipeline import explain, load
     from holdfast.pipeline.planner import Planner
-    from holdfast.spark.session import session
+    from holdfast.spark.session import session, settings_beside
 
+    conf: dict[str, str] = json.load(sys.stdin)
     file, directory, query = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     try:
         pipeline = load(file)
-        spark = session(f"plan {pipeline.name}", master="local[1]")
+        spark = session(f"plan {pipeline.name}", master="local[1]", conf=settings_beside(conf))
         planner = Planner(pipeline, spark)
         made = planner.plan(query)
         if sys.argv[4:] == ["run"]:

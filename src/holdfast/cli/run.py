@@ -113,7 +113,8 @@ def _start(
     told: threading.Event | None,
 ) -> LocalRun:
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, directory, query=f"{file.stem}-{uuid.uuid4().hex[:12]}", runs_here=True)
+    query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
+    plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True)
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")
@@ -131,11 +132,13 @@ def _start(
         endpoints=nodes.endpoints,
         metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
         secret_file=str(nodes.secret_file),
+        conf=settings["conf"],
         supervisor=os.getpid(),
         supervisor_started=process_started(os.getpid()),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
+    (directory / "run.json").touch(mode=0o600)  # the settings may hold keys
     (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2))
     tell(f"starting {options.nodes} nodes")
     nodes.start(told)
@@ -272,7 +275,7 @@ def run_command(
     wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
     with until_told() as told:
         if explain:
-            _explain(file, as_json)
+            _explain(file, _settings(options)["conf"], as_json)
             return
         started = start_run(file, options, lambda line: console.print(line, highlight=False, markup=False), told)
         try:
@@ -287,11 +290,11 @@ def run_command(
         console.print(f"{started.run.pipeline} {'has finished' if finished else 'is stopped'}.", highlight=False)
 
 
-def _explain(file: Path, as_json: bool) -> None:
+def _explain(file: Path, conf: dict[str, str], as_json: bool) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        plan, _ = plan_file(file, Path(scratch), query="explain")
+        plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf)
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
         typer.echo(shown)
 

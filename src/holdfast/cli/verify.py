@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def verify_run(run: Run) -> dict[str, Any]:
         raise kind(told["what"], detail=told["detail"], hint=told["hint"])
     if "holds" not in told:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=last[0])
+        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=told.get("failed") or last[0])
     return told
 
 
@@ -84,7 +85,8 @@ def main() -> None:
     out = own_stdout()
     from holdfast.pipeline import load
     from holdfast.pipeline.verify import verify as recompute
-    from holdfast.spark.session import session
+    from holdfast.spark.reasons import Reason
+    from holdfast.spark.session import session, settings_beside
 
     directory = Path(sys.argv[1])
     try:
@@ -92,12 +94,16 @@ def main() -> None:
         plan = read_plan(directory / "plan.json")
         _check_finished(directory, plan)
         pipeline = load(run.file)
-        spark = session(f"verify {run.pipeline}", master="local[*]")
+        spark = session(f"verify {run.pipeline}", master="local[*]", conf=settings_beside(run.conf))
         verdict = recompute(pipeline, plan, directory, spark)
     except HoldfastError as error:
         told = {"what": error.what, "detail": error.detail, "hint": error.hint}
         print(json.dumps({**told, "mistake": isinstance(error, ConfigError)}), file=out, flush=True)
         sys.exit(exit_code(error))
+    except Exception as error:  # Spark's: input that is gone, memory that does not suffice
+        traceback.print_exc()
+        print(json.dumps({"failed": Reason(directory.name, error).detail}), file=out, flush=True)
+        sys.exit(1)
     print(json.dumps(verdict.as_json()), file=out, flush=True)
 
 

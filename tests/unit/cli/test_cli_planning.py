@@ -27,7 +27,7 @@ def test_a_file_that_prints_does_not_hide_its_own_mistake(tmp_path):
     file = tmp_path / "prints.py"
     file.write_text(PRINTS)
     with pytest.raises(ConfigError, match=r"prints\.py makes 2 pipelines"):
-        plan_file(file, tmp_path / "run", query="q")
+        plan_file(file, tmp_path / "run", query="q", conf={})
 
 
 def test_verify_reads_its_own_answer_and_nothing_else(tmp_path):
