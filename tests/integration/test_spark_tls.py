@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def test_a_run_over_tls_is_finished_and_verified_and_strangers_are_refused(spark, tmp_path):
     ca, cert, key = make_tls(tmp_path)
     (tmp_path / "in").mkdir()
-    for i in range(12):
+    for i in range(5):
         write_json(tmp_path / "in", i)
     run = started(tmp_path, spark, tls={"ca": ca, "cert": cert, "key": key})
     try:
