@@ -54,10 +54,16 @@ def plan_file(
     if done.returncode:
         told = json.loads(done.stdout) if done.stdout.startswith("{") else {}
         if "what" not in told:
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise ConfigError(f"{file} cannot be planned", detail=last[0])
+            raise ConfigError(f"{file} cannot be planned", detail=last_words(done))
         raise ConfigError(told["what"], detail=told["detail"], hint=told["hint"])
     return read_plan(directory / "plan.json"), json.loads(done.stdout)["warnings"]
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a process died. A JVM that does not even start (jars that cannot be had, say) tells it before Python does."""
+    lines = done.stderr.strip().splitlines()
+    java = [line for line in lines if line.startswith('Exception in thread "main"')]
+    return [f"exit code {done.returncode}", *lines[-1:], *java[:1]][-1]
 
 
 def own_stdout() -> TextIO:

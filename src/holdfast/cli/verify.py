@@ -17,7 +17,7 @@ from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan
 from holdfast.runtime.config import read_plan
 
-from .planning import own_stdout
+from .planning import last_words, own_stdout
 from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
 
 VERIFY_LIMIT_S = 3600
@@ -57,8 +57,7 @@ def verify_run(run: Run) -> dict[str, Any]:
         kind = ConfigError if told["mistake"] else HoldfastError
         raise kind(told["what"], detail=told["detail"], hint=told["hint"])
     if "holds" not in told:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=told.get("failed") or last[0])
+        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=told.get("failed") or last_words(done))
     return told
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
-from holdfast.cli.planning import plan_file
+from holdfast.cli.planning import last_words, plan_file
 from holdfast.cli.runs import read_run
 from holdfast.cli.verify import verify_run
 from holdfast.errors import ConfigError
@@ -38,3 +39,11 @@ def test_verify_reads_its_own_answer_and_nothing_else(tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "operators": [], "stages": []}))
     with pytest.raises(ConfigError, match=r"prints\.py makes 2 pipelines"):
         verify_run(read_run(tmp_path))
+
+
+def test_why_a_jvm_did_not_start_is_told_and_not_only_that_it_did_not():
+    java = 'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: org.x#y;1: not found]'
+    said = f"resolving\n{java}\n\tat Main\nTraceback:\nPySparkRuntimeError: [JAVA_GATEWAY_EXITED] it exited"
+    assert last_words(subprocess.CompletedProcess([], 1, "", said)) == java
+    assert last_words(subprocess.CompletedProcess([], 1, "", "a\nb\n")) == "b"
+    assert last_words(subprocess.CompletedProcess([], 7, "", "")) == "exit code 7"
