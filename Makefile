@@ -1,6 +1,6 @@
 # Every target installs what it needs into .venv from pyproject.toml. Outside of this directory there is only
 # ~/.cache/holdfast, which can be removed at any time: an archive of Spark's classes (180 MB), and a start script for
-# the Java in .venv where the machine has none.
+# the Java in .venv where the machine has none. `make long` needs mvn besides, which keeps Kafka's jars in ~/.m2.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -30,9 +30,11 @@ CLUSTERS = (
     "test_spark_bad_input",
     "test_spark_between",
     "test_spark_end_to_end",
+    "test_spark_kafka",
     "test_spark_masters",
     "test_spark_port",
     "test_spark_reader",
+    "test_spark_tls",
 )
 
 

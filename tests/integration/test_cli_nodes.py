@@ -82,7 +82,7 @@ def test_nodes_wait_get_a_pipeline_tell_of_it_and_stop(tmp_path, capsys, monkeyp
     file = tmp_path / "netmon.py"
     file.write_text("# planned already\n")
     # the planner alone needs a JVM, and it is not what this is about
-    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, query: (layered_plan(units=2, tops=0), []))
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (layered_plan(units=2, tops=0), []))
     code, told = call(capsys, "submit", str(file), "--config", str(config), "--json")
     assert code == 0, told
     assert json.loads(told)["nodes"] == NAMES

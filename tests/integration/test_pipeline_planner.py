@@ -333,7 +333,8 @@ PRINTS = """
 import holdfast as hf
 pipeline = hf.Pipeline("p")
 rows = pipeline.read(
-    lambda spark: spark.readStream.schema("ts timestamp, src string").json("in"), event_time="ts", watermark="2 s")
+    lambda spark: spark.readStream.schema("ts timestamp, src string").json(spark.conf.get("spark.test.input")),
+    event_time="ts", watermark="2 s")
 rows.window("10 s").by("src").agg(n=hf.count(), name="talkers").write(
     lambda df: df.writeStream.format("parquet").option("path", "out"), name="out")
 print("hello", pipeline.explain())
@@ -345,10 +346,11 @@ def test_a_file_that_prints_is_planned_and_refused_only_where_an_earlier_run_wro
     (tmp_path / "in").mkdir()
     file = tmp_path / "prints.py"
     file.write_text(PRINTS)
-    planned, warnings = plan_file(file, tmp_path / "run", query="q", runs_here=True)
+    conf = {"spark.test.input": "in"}  # the planner has the settings of the stages
+    planned, warnings = plan_file(file, tmp_path / "run", query="q", conf=conf, runs_here=True)
     assert [s.id for s in planned.stages if s.kind == "sink"] == ["out"]
     assert warnings == []
     (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
     (tmp_path / "out" / "_spark_metadata" / "0").write_text("v1")
     with pytest.raises(ConfigError, match="sink out: out holds what an earlier run wrote"):
-        plan_file(file, tmp_path / "fresh", query="q", runs_here=True)
+        plan_file(file, tmp_path / "fresh", query="q", conf=conf, runs_here=True)

@@ -44,12 +44,14 @@ class PipelineRun:
         secret.write_text(secrets.token_hex(32))
         secret.chmod(0o600)
         self.names = [f"n{i}" for i in range(nodes)]
-        self.endpoints = {n: f"grpc://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
-        run = {"endpoints": self.endpoints, "secret_file": "secret"}
+        security = Security.load(secret, settings.get("tls"))
+        ports = free_ports(nodes)
+        self.endpoints = {n: f"{security.scheme}://127.0.0.1:{p}" for n, p in zip(self.names, ports, strict=True)}
+        run = {"endpoints": self.endpoints, "secret_file": "secret", "tls": settings.get("tls")}
         run |= {"cwd": os.getcwd(), "source": str(source.resolve())}
         (directory / "run.json").write_text(json.dumps(run))
         self.settings = {"metrics_port": -1, "conf": {"spark.driver.memory": "600m"}, "master": "local[2]", **settings}
-        self.caller = Caller("test", self.endpoints, Security.load(secret))
+        self.caller = Caller("test", self.endpoints, security)
         self.processes: dict[str, subprocess.Popen] = {}
         for name in self.names:
             self.start(name)

@@ -24,22 +24,35 @@ INTERRUPTED = 130
 
 
 def run_alone(
-    arguments: list[str], *, limit_s: float, told: threading.Event | None = None, cwd: str | None = None
+    arguments: list[str],
+    *,
+    limit_s: float,
+    given: str = "",
+    told: threading.Event | None = None,
+    cwd: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS`. Raises TimeoutExpired, or ends this command when it is `told` to."""
+    """`python ARGUMENTS`, `given` at its stdin. Raises TimeoutExpired, or ends this command when it is `told` to."""
     command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), sys.executable, *arguments]
     process = subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
+    left: str | None = given  # said once, however often it is asked for an answer
     until = time.monotonic() + limit_s
     try:
         while True:
             if told is not None and told.is_set():
                 raise typer.Exit(INTERRUPTED)
             try:
-                out, err = process.communicate(timeout=LOOK_S)
+                out, err = process.communicate(left, timeout=LOOK_S)
                 return subprocess.CompletedProcess(command, process.returncode, out, err)
             except subprocess.TimeoutExpired:
+                left = None
                 if time.monotonic() > until:
                     raise
     finally:

@@ -64,7 +64,8 @@ def submit(
     settings = load_cluster(config)
     directory = Path(settings.dir).resolve()
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        plan, warnings = plan_file(file, Path(scratch), query=f"{file.stem}-{uuid.uuid4().hex[:12]}")
+        query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
+        plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     run = Run(
@@ -74,6 +75,7 @@ def submit(
         endpoints=settings.endpoints,
         secret_file=str(Path(settings.secret_file or directory / "secret").resolve()),
         tls=settings.tls,
+        conf=settings.conf,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
@@ -82,6 +84,7 @@ def submit(
     answer = run.ask("submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout_s=180.0)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / "run.json").touch(mode=0o600)  # Spark's settings may hold keys
         (directory / "run.json").write_bytes(described)  # for the commands that are called here
     except OSError as error:  # the nodes have it all the same
         hint = "status, events and stop work where that directory is"

@@ -2,7 +2,8 @@
 
 `python -m holdfast.cli.planning FILE DIRECTORY QUERY [run]` writes `plan.json` and `explain.txt` into the directory and
 one JSON object to stdout: the planner's warnings, or with exit code 2 the mistake in the file. With `run` it also looks
-whether an earlier run's output is in the way.
+whether an earlier run's output is in the way. Spark's settings come as a JSON object on stdin: they may hold keys, and
+command lines are public.
 """
 
 from __future__ import annotations
@@ -33,10 +34,17 @@ def check_file(file: Path) -> None:
 
 
 def plan_file(
-    file: Path, directory: Path, *, query: str, runs_here: bool = False, told: threading.Event | None = None
+    file: Path,
+    directory: Path,
+    *,
+    query: str,
+    conf: dict[str, str],
+    runs_here: bool = False,
+    told: threading.Event | None = None,
 ) -> tuple[Plan, list[str]]:
     """The plan of a pipeline file, and what the planner warns of.
 
+    conf: Spark's settings of the stages. The planner calls the user's functions, which may need the same jars.
     runs_here: it is about to run on this machine in `directory`, so that paths mean here what they mean to the stages.
     """
     check_file(file)
@@ -44,7 +52,7 @@ def plan_file(
     arguments = ["-m", "holdfast.cli.planning", str(file.resolve()), str(directory), query]
     arguments += ["run"] if runs_here else []
     try:
-        done = run_alone(arguments, limit_s=PLAN_LIMIT_S, told=told)
+        done = run_alone(arguments, limit_s=PLAN_LIMIT_S, told=told, given=json.dumps(conf))
     except subprocess.TimeoutExpired:
         raise HoldfastError(
             f"planning {file} takes longer than {PLAN_LIMIT_S} s",
@@ -53,10 +61,16 @@ def plan_file(
     if done.returncode:
         answer = json.loads(done.stdout) if done.stdout.startswith("{") else {}
         if "what" not in answer:
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise ConfigError(f"{file} cannot be planned", detail=last[0])
+            raise ConfigError(f"{file} cannot be planned", detail=last_words(done))
         raise ConfigError(answer["what"], detail=answer["detail"], hint=answer["hint"])
     return read_plan(directory / "plan.json"), json.loads(done.stdout)["warnings"]
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a process died. A JVM that does not even start (jars that cannot be had, say) tells it before Python does."""
+    lines = done.stderr.strip().splitlines()
+    java = [line for line in lines if line.startswith('Exception in thread "main"')]
+    return [f"exit code {done.returncode}", *lines[-1:], *java[:1]][-1]
 
 
 def own_stdout() -> TextIO:
@@ -70,12 +84,13 @@ def main() -> None:
     out = own_stdout()
     from holdfast.pipeline import explain, load
     from holdfast.pipeline.planner import Planner
-    from holdfast.spark.session import session
+    from holdfast.spark.session import session, settings_beside
 
+    conf: dict[str, str] = json.load(sys.stdin)
     file, directory, query = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     try:
         pipeline = load(file)
-        spark = session(f"plan {pipeline.name}", master="local[1]")
+        spark = session(f"plan {pipeline.name}", master="local[1]", conf=settings_beside(conf))
         planner = Planner(pipeline, spark)
         made = planner.plan(query)
         if sys.argv[4:] == ["run"]:

@@ -114,7 +114,7 @@ def _start(
 ) -> LocalRun:
     tell(f"planning {file}")
     query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
-    plan, warnings = plan_file(file, directory, query=query, runs_here=True, told=told)
+    plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")
@@ -132,11 +132,13 @@ def _start(
         endpoints=nodes.endpoints,
         metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
         secret_file=str(nodes.secret_file),
+        conf=settings["conf"],
         supervisor=os.getpid(),
         supervisor_started=process_started(os.getpid()),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
+    (directory / "run.json").touch(mode=0o600)  # the settings may hold keys
     (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2))
     tell(f"starting {options.nodes} nodes")
     nodes.start(told)
@@ -276,7 +278,7 @@ def run_command(
     wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
     with until_told() as told:
         if explain:
-            _explain(file, as_json, told)
+            _explain(file, _settings(options)["conf"], as_json, told)
             return
         started = start_run(file, options, lambda line: console.print(line, highlight=False, markup=False), told)
         try:
@@ -291,11 +293,11 @@ def run_command(
         console.print(f"{started.run.pipeline} {'has finished' if finished else 'is stopped'}.", highlight=False)
 
 
-def _explain(file: Path, as_json: bool, told: threading.Event) -> None:
+def _explain(file: Path, conf: dict[str, str], as_json: bool, told: threading.Event) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        plan, _ = plan_file(file, Path(scratch), query="explain", told=told)
+        plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
         typer.echo(shown)
 

@@ -46,6 +46,8 @@ class Run(msgspec.Struct, kw_only=True):
     metrics: dict[str, str] = {}
     secret_file: str = ""
     tls: TlsFiles | None = None
+    #: Spark's settings of the stages: `verify` reads with the same jars and keys.
+    conf: dict[str, str] = {}
     #: Process of `holdfast run`, which watches over the nodes; 0: nobody does (nodes of their own).
     supervisor: int = 0
     #: When that process started (`process_started`): its number may be somebody else's by now.

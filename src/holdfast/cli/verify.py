@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast.model.plan import Plan
 from holdfast.runtime.config import read_plan
 
 from .alone import run_alone
-from .planning import own_stdout
+from .planning import last_words, own_stdout
 from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
 
 VERIFY_LIMIT_S = 3600
@@ -54,8 +55,7 @@ def verify_run(run: Run, told: threading.Event | None = None) -> dict[str, Any]:
         kind = ConfigError if answer["mistake"] else HoldfastError
         raise kind(answer["what"], detail=answer["detail"], hint=answer["hint"])
     if "holds" not in answer:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=last[0])
+        raise HoldfastError(f"{run.pipeline} cannot be verified", detail=answer.get("failed") or last_words(done))
     return answer
 
 
@@ -82,7 +82,8 @@ def main() -> None:
     out = own_stdout()
     from holdfast.pipeline import load
     from holdfast.pipeline.verify import verify as recompute
-    from holdfast.spark.session import session
+    from holdfast.spark.reasons import Reason
+    from holdfast.spark.session import session, settings_beside
 
     directory = Path(sys.argv[1])
     try:
@@ -90,12 +91,16 @@ def main() -> None:
         plan = read_plan(directory / "plan.json")
         _check_finished(directory, plan)
         pipeline = load(run.file)
-        spark = session(f"verify {run.pipeline}", master="local[*]")
+        spark = session(f"verify {run.pipeline}", master="local[*]", conf=settings_beside(run.conf))
         verdict = recompute(pipeline, plan, directory, spark)
     except HoldfastError as error:
         told = {"what": error.what, "detail": error.detail, "hint": error.hint}
         print(json.dumps({**told, "mistake": isinstance(error, ConfigError)}), file=out, flush=True)
         sys.exit(exit_code(error))
+    except Exception as error:  # Spark's: input that is gone, memory that does not suffice
+        traceback.print_exc()
+        print(json.dumps({"failed": Reason(directory.name, error).detail}), file=out, flush=True)
+        sys.exit(1)
     print(json.dumps(verdict.as_json()), file=out, flush=True)
 
 

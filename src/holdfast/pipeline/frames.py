@@ -41,6 +41,8 @@ _ARROW = {
 }
 _SPARK = {type_: name for name, type_ in _ARROW.items()}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+#: Spark has an error of its own for Kafka.
+_NO_SOURCE = re.compile(r"\[\w*DATA_SOURCE_NOT_(?:FOUND|ENABLED)\] Failed to find (?:the )?data source: ([\w.-]*\w)")
 
 
 def stage_frame(pipeline: Pipeline, stage_id: str, spark: Session) -> Frame:
@@ -162,6 +164,13 @@ def _call(function: Callable[[Any], Any], argument: Any, label: str, kind: str) 
         raise
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
+        if missing := _NO_SOURCE.match(lines[0] if lines else ""):
+            raise ConfigError(
+                f"{label}: the source {missing[1]!r} is not installed",
+                detail="Spark does not bring it along, and no jar that it was given has it.",
+                hint="Name its jars in Spark's settings (--conf spark.jars=…, or conf in the cluster's file); "
+                "docs/kafka.md has them for Kafka.",
+            ) from error
         raise ConfigError(
             f"{label}: {_reason(error, lines)}",
             detail=lines[0] if lines else type(error).__name__,

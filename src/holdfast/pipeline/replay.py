@@ -7,7 +7,8 @@ What a stage has read stands in Spark's checkpoint of it (`checkpoints/<stage>`)
     sources/<n>/<i>       files: which file came with which step of the log; Kafka: where the first batch began
 
 A file source is read as exactly those files, rate-micro-batch as the range of its numbers with exactly Spark's
-timestamps, Kafka from the first to the last offset. Anything else needs the `batch=` of `pipeline.read`.
+timestamps, Kafka from the first to the last offset of each partition. Anything else needs the `batch=` of
+`pipeline.read`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _STREAM_ONLY = (
     "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "filenameonly", "maxfileage", "cleansource",
     "sourcearchivedir", "maxcachedfiles", "discardcachedinputratio", "maxoffsetspertrigger", "minoffsetspertrigger",
     "maxtriggerdelay", "startingoffsets", "endingoffsets", "failondataloss",
+)  # fmt: skip
+#: Options that say what of Kafka is to be read: patterns may find more by now, and a moment is not an offset.
+_KAFKA_WHICH = (
+    "subscribe", "subscribepattern", "assign", "startingtimestamp", "startingoffsetsbytimestamp",
+    "startingoffsetsbytimestampstrategy", "endingtimestamp", "endingoffsetsbytimestamp",
 )  # fmt: skip
 
 
@@ -79,10 +85,16 @@ class Progress:
                     found[_local(entry["path"])] = None
         return list(found)
 
-    def beginning(self, source: int) -> str | None:
-        """Where a Kafka source began."""
+    def beginning(self, source: int) -> dict[str, dict[str, int]]:
+        """Where a Kafka source began: {topic: {partition: offset}}."""
         file = self.checkpoint / "sources" / str(source) / "0"
-        return file.read_text().partition("\n")[2].strip() if file.is_file() else None
+        if not file.is_file():
+            raise InputError(
+                f"checkpoint {self.checkpoint.name}: where its Kafka source began is not known",
+                detail=f"{file} is not there.",
+                hint="Restore it from a backup, or give pipeline.read(..., batch=...).",
+            )
+        return json.loads(file.read_text().partition("\n")[2])
 
 
 def _after(step: Path, first: int) -> bool:
@@ -195,10 +207,10 @@ class BatchReader:
         moment = f"timestamp_millis({begin}L + id div {int(options['rowsperbatch'])}L * {step}L)"
         return self._spark.range(end).selectExpr(f"{moment} as timestamp", "id as value")
 
-    def _reader(self, **more: Any) -> Any:
+    def _reader(self, without: tuple[str, ...] = (), /, **more: Any) -> Any:
         reader = self._spark.read.format(self._format)
         for key, value in self._options.items():
-            if key.lower() not in _STREAM_ONLY and key.lower() != "path":
+            if key.lower() not in (*_STREAM_ONLY, "path", *without):
                 reader = reader.option(key, value)
         for key, value in more.items():
             reader = reader.option(key, value)
@@ -221,11 +233,16 @@ class BatchReader:
         return self._spark.createDataFrame([], self._schema)
 
     def _kafka(self, number: int) -> Frame:
-        offset = self._session._progress.offset(number)
-        begin = self._session._progress.beginning(number)
-        if offset is None or begin is None:
-            raise InputError(f"{self._session._label}: the Kafka source has read nothing yet")
-        return self._reader(startingOffsets=begin, endingOffsets=json.dumps(offset)).load()
+        """Exactly what was read, wherever the stream began (Spark's default is the end of the topic at that moment).
+        Partitions that came later were read from their first row on."""
+        end = self._session._progress.offset(number)
+        if end is None:
+            return self._reader().load().limit(0)
+        began = self._session._progress.beginning(number)
+        begin = {topic: {p: began.get(topic, {}).get(p, 0) for p in ends} for topic, ends in end.items()}
+        which = {topic: [int(p) for p in ends] for topic, ends in end.items()}
+        found = {"assign": which, "startingOffsets": begin, "endingOffsets": end}
+        return self._reader(_KAFKA_WHICH, **{key: json.dumps(value) for key, value in found.items()}).load()
 
 
 def _escaped(path: str) -> str:

@@ -158,6 +158,7 @@ class Actions:
                 if not path.resolve().is_relative_to(directory.resolve()):
                     raise InputError("a file outside the pipeline's directory", detail=name)
                 path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)  # Spark's settings may hold keys
                 path.write_text(text)
         self.process.deploy_soon(plan)
         return {"told": [self.process.name, *self._forward("submit", body)]}

@@ -12,6 +12,8 @@ _FILE = re.compile(r"((?:file|hdfs|s3a?|abfss?|gs):/+[^\s,;'\"\]\)]*[^\s,;'\"\]\
 _COLUMN = re.compile(r"[Cc]olumns?:? \[?`?([\w.]+)`?\]?")
 #: Last line of a Python worker's stack trace.
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception|Gone|Fenced)\b:? ?.*)$", re.MULTILINE)
+#: What py4j makes of an exception in the JVM: its message is between the call and the stack trace.
+_JAVA = re.compile(r"An error occurred while calling \S+\n: (?:[\w$]+\.)*(.*?)(?=\n\s+at |\nCaused by: |\Z)", re.DOTALL)
 _NO_JVM = ("Py4JNetworkError", "Answer from Java side is empty", "Connection refused", "Connection reset by peer")
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
 
@@ -64,4 +66,6 @@ def _text(error: BaseException) -> str:
 
 
 def _first(text: str) -> str:
+    if java := _JAVA.search(text):
+        return " ".join(java[1].split())
     return next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")

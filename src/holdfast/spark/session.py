@@ -30,6 +30,8 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 _LOCAL = {"spark.python.daemon.module": "holdfast.spark.daemon"}
 #: With all executors here nobody else needs to reach the driver; elsewhere Spark finds an address they can reach.
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+#: Where executors reach the driver of a stage. No other session may claim it, least of all on another machine.
+_ADDRESSES = ("spark.driver.host", "spark.driver.bindAddress", "spark.driver.port")
 #: Every setting that differs from Spark's own, and why.
 DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
@@ -82,6 +84,11 @@ def is_here(master: str) -> bool:
         return master.startswith("local")
     hosts = [address.rpartition(":")[0] for address in master.removeprefix("spark://").split(",")]
     return all(host in ("localhost", "[::1]") or host.startswith("127.") for host in hosts)
+
+
+def settings_beside(conf: dict[str, str]) -> dict[str, str]:
+    """The settings of stages for a session that is none: the planner's and `verify`'s need the same jars and keys."""
+    return {key: value for key, value in conf.items() if key not in _ADDRESSES}
 
 
 def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None) -> SparkSession:

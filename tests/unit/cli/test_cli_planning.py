@@ -18,7 +18,7 @@ import typer
 
 from holdfast.cli import planning
 from holdfast.cli.main import main
-from holdfast.cli.planning import plan_file
+from holdfast.cli.planning import last_words, plan_file
 from holdfast.cli.runs import read_run
 from holdfast.cli.verify import verify_run
 from holdfast.errors import ConfigError
@@ -39,7 +39,7 @@ def test_a_file_that_prints_does_not_hide_its_own_mistake(tmp_path):
     file = tmp_path / "prints.py"
     file.write_text(PRINTS)
     with pytest.raises(ConfigError, match=r"prints\.py makes 2 pipelines"):
-        plan_file(file, tmp_path / "run", query="q")
+        plan_file(file, tmp_path / "run", query="q", conf={})
 
 
 def a_run(home: Path, file: Path) -> None:
@@ -103,3 +103,11 @@ def test_planning_that_takes_too_long_has_failed_and_is_no_mistake(waits, monkey
         main(["run", str(waits / "waits.py"), "--explain"])
     assert end.value.code == 1
     assert "takes longer than 1 s" in capsys.readouterr().err
+
+
+def test_why_a_jvm_did_not_start_is_told_and_not_only_that_it_did_not():
+    java = 'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: org.x#y;1: not found]'
+    said = f"resolving\n{java}\n\tat Main\nTraceback:\nPySparkRuntimeError: [JAVA_GATEWAY_EXITED] it exited"
+    assert last_words(subprocess.CompletedProcess([], 1, "", said)) == java
+    assert last_words(subprocess.CompletedProcess([], 1, "", "a\nb\n")) == "b"
+    assert last_words(subprocess.CompletedProcess([], 7, "", "")) == "exit code 7"

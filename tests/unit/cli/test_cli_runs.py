@@ -196,7 +196,7 @@ def test_settings_win_over_flags_and_spark_settings_are_merged():
 
 
 def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeypatch):
-    def planned(file: Path, directory: Path, **options: Any) -> Any:  # the planner would need a JVM
+    def planned(file: Path, directory: Path, **_: Any) -> Any:  # the planner would need a JVM
         (directory / "plan.json").write_text("{}")
         return layered_plan(units=1, tops=0), []
 
@@ -256,7 +256,7 @@ def test_a_submit_that_was_taken_is_no_failure_where_the_directory_cannot_be_mad
     lines = [f'dir = "{tmp_path}/file/run"', f'secret_file = "{tmp_path}/secret"', "[endpoints]"]
     config.write_text("\n".join([*lines, f'n0 = "{endpoints["n0"]}"']))
     plan = layered_plan(units=1, tops=0)
-    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, query: (plan, []))  # it would need a JVM
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (plan, []))  # it would need a JVM
     code, out, err = call(capsys, "submit", str(config), "--config", str(config))
     assert code == 0, err
     assert "runs on n0" in out

@@ -53,3 +53,17 @@ def test_errors_of_ours_keep_their_words():
     why = Reason("s", InputError("what", detail="where", hint="do this"))
     assert (why.what, why.detail, why.hint) == ("what", "where", "do this")
     assert set(why.fields()) == {"stage", "reason", "what", "detail", "hint"}
+
+
+def test_what_java_says_is_told_and_not_that_something_was_called():
+    text = (
+        "An error occurred while calling o79.count.\n"
+        ": org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost;\n"
+        "Reason: Could not read records in offset [10, 400) for topic partition packets-0\n"
+        "\tat org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.get(KafkaDataConsumer.scala:422)\n"
+        "Caused by: org.apache.kafka.clients.consumer.OffsetOutOfRangeException: out of range\n\t... 1 more\n"
+    )
+    assert Reason("s", RuntimeError(text)).detail == (
+        "KafkaIllegalStateException: Some data may have been lost; "
+        "Reason: Could not read records in offset [10, 400) for topic partition packets-0"
+    )
