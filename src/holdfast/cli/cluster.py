@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from holdfast.runtime.config import load_cluster
+from holdfast.runtime.disk import write_whole
 
 from .planning import plan_file
 from .runs import JsonOption, Run, say
@@ -84,8 +85,7 @@ def submit(
     answer = run.ask("submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout_s=180.0)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (directory / "run.json").touch(mode=0o600)  # Spark's settings may hold keys
-        (directory / "run.json").write_bytes(described)  # for the commands that are called here
+        write_whole(directory / "run.json", described)  # for the commands that are called here; it may hold keys
     except OSError as error:  # the nodes have it all the same
         hint = "status, events and stop work where that directory is"
         typer.echo(f"warning: it was submitted, but {directory} cannot be written here ({error}): {hint}", err=True)

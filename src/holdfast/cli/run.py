@@ -30,6 +30,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.config import make_config
+from holdfast.runtime.disk import write_whole
 from holdfast.runtime.local import OWN_SETTINGS, LocalNodes
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
@@ -138,8 +139,7 @@ def _start(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
-    (directory / "run.json").touch(mode=0o600)  # the settings may hold keys
-    (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2))
+    write_whole(directory / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2))  # it may hold keys
     tell(f"starting {options.nodes} nodes")
     nodes.start(told)
     return LocalRun(run, plan, nodes, warnings)

@@ -93,7 +93,7 @@ class OutputQueue:
         gone = sorted(c for c, until_ns in self.leases.items() if until_ns < now_ns)
         for consumer in gone:
             del self.leases[consumer]
-            del self.acks[consumer]
+            self.acks.pop(consumer, None)
         if gone:
             self._trim()
         return gone
@@ -102,7 +102,7 @@ class OutputQueue:
         """A reader lets go of its lease; true if it had one. A sink of the pipeline has none, and holds on."""
         if self.leases.pop(consumer, None) is None:
             return False
-        del self.acks[consumer]
+        self.acks.pop(consumer, None)
         self._trim()
         return True
 
@@ -148,6 +148,7 @@ class OutputQueue:
             self.trimmed = self.next = part.trimmed
             self.spilled_to = min(self.spilled_to, part.trimmed)
         self.acks = dict(part.acks)
+        self.leases.clear()  # of a time when this copy was primary; if it is again, everyone in `acks` gets a new one
         for block in part.blocks:
             if block.start >= self.next:
                 self._add(block)

@@ -151,8 +151,11 @@ class SumWide:
 
     def _partial_sum(self) -> Partial:
         """Sums of bigints come in two halves, neither of which can overflow: the whole window may fit where a pane does
-        not, and without ANSI Spark would wrap around and not tell."""
+        not, and without ANSI Spark would wrap around and not tell. Sums of decimals that may not fit into 38 digits are
+        null then, as if there had been no value: of those the rows are needed."""
         x = quoted(self.column.name)
+        if self.column.is_decimal and self.column.type.precision + 10 > 38:
+            return ()
         if not pa.types.is_int64(self.column.type):
             return (("sum", f"sum({x})", self.result),)
         return (
@@ -202,7 +205,8 @@ class AverageWide(SumWide):
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
-        self.partial = (*self.partial, ("count", f"count({quoted(column.name)})", pa.int64()))
+        if self.partial:
+            self.partial = (*self.partial, ("count", f"count({quoted(column.name)})", pa.int64()))
         self.result = pa.float64()
         if column.is_decimal:
             self.result = pa.decimal128(min(38, column.type.precision + 4), min(38, column.type.scale + 4))

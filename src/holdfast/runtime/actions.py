@@ -28,6 +28,7 @@ from holdfast.errors import HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
 from holdfast.model.plan import Plan, unit_id
+from holdfast.runtime.disk import write_whole
 from holdfast.runtime.rows import batches_of
 from holdfast.runtime.status import status
 
@@ -158,8 +159,7 @@ class Actions:
                 if not path.resolve().is_relative_to(directory.resolve()):
                     raise InputError("a file outside the pipeline's directory", detail=name)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch(mode=0o600)  # Spark's settings may hold keys
-                path.write_text(text)
+                write_whole(path, text.encode())  # private: Spark's settings may hold keys
         self.process.deploy_soon(plan)
         return {"told": [self.process.name, *self._forward("submit", body)]}
 
@@ -194,7 +194,7 @@ class Actions:
         unit = process.plan.topology.producer[edge]
         schema = read_schema(process.plan.operator(operator_name(unit)).output)
         while True:
-            found = self._ask(lambda node, now_ns: _blocks(node, unit, edge, start, end, ticket))
+            found = self._ask(lambda node, now_ns: _blocks(node, unit, edge, start, end, ticket, now_ns))
             if found is not None:
                 batches = (batch for block in found for batch in batches_of(block.rows))
                 return schema, batches
@@ -205,7 +205,7 @@ class Actions:
             time.sleep(LOOK_S)
 
 
-def _blocks(node: Node, unit: str, edge: str, start: int, end: int, ticket: dict) -> list[Block] | None:
+def _blocks(node: Node, unit: str, edge: str, start: int, end: int, ticket: dict, now_ns: int) -> list[Block] | None:
     """On the loop's thread: the blocks, None if some are still to come, or an error that says where to turn."""
     consumer, epoch = str(ticket.get("consumer", "")), int(ticket.get("epoch", 0))
     place = node.record.places.get(consumer)
@@ -215,6 +215,9 @@ def _blocks(node: Node, unit: str, edge: str, start: int, end: int, ticket: dict
     if primary is None:
         where = node.record.places[unit].primary if unit in node.record.places else None
         raise PeerError(f"not here: {unit} runs on {where}", detail=f"Asked {node.seat} for {edge}.")
+    # a guest that fetches is there: what it has yet to fetch must not lapse meanwhile
+    for queue in (q for p in node.host.primaries.values() for q in p.copy.outputs if consumer in q.leases):
+        queue.lease(consumer, now_ns + primary.config.lease_ns)
     queue = next(q for q in primary.copy.outputs if q.edge == edge)
     if start < queue.trimmed:
         raise PeerError(

@@ -3,9 +3,10 @@
     HFJ2 | mark, length, CRC, [(key, value), …] | mark, length, CRC, […] | …
 
 One frame for each write, however much it holds, and no write begins before the last one is synced. So a frame that
-does not match its CRC is the torn tail of a process or a machine that died while writing if nothing whole comes after
-it: nobody was told of it, and it is cut off at the next start. With a whole frame after it, it had been synced and was
-damaged later: votes and lives may be gone that others know of, so the node refuses to start and leaves the file alone.
+does not match its CRC is the torn tail of a process or a machine that died while writing if no other begins after it:
+nobody was told of it, and it is cut off at the next start. If one does, it had been synced and was damaged later: votes
+and lives may be gone that others know of, so the node refuses to start and leaves the file alone. (Damage to the very
+last frame, and to nothing else, looks like a torn one.)
 
 When the file has grown, the living entries are written to a new one, which then takes its name. If the disk takes no
 more, the node says so and waits: it must not speak of what it has not written, and the others take over from a node
@@ -73,29 +74,23 @@ class Journal:
         self.content: dict[str, object] = {}
         self._compact_from = COMPACT_BYTES
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_whole(path, _MAGIC)
         self._size = self._read()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if self._size < len(_MAGIC):
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, _MAGIC, 0)
-            self._size = len(_MAGIC)
+        self._file = os.open(path, os.O_RDWR)
         os.ftruncate(self._file, self._size)  # a torn tail
         os.fsync(self._file)
         _sync_directory(path.parent)
 
     def _read(self) -> int:
         """Take in every whole frame; where the good part ends."""
-        try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return 0
-        if len(raw) < len(_MAGIC):
-            return 0
+        raw = self.path.read_bytes()
         if raw[: len(_MAGIC)] != _MAGIC:
-            raise StateError(
-                "this is no journal of a node",
+            other = raw[:3] == _MAGIC[:3] and len(raw) >= len(_MAGIC)
+            raise (StateError if other else DamagedJournalError)(
+                "this node's journal is of another release" if other else "this node's journal is damaged",
                 detail=f"{self.path} starts with {raw[:4]!r}.",
-                hint="It is damaged, or of another release. Give the node another directory and a new name.",
+                hint="The others go on without it. Start a node with a new name and an empty directory in its place.",
             )
         at = len(_MAGIC)
         while (body := _body(raw, at)) is not None:
@@ -109,15 +104,18 @@ class Journal:
     def _check_tail(self, raw: bytes, at: int) -> None:
         """What was being written when the node died has nothing after it."""
         later = raw.find(_MARK, at + 1)
-        while later >= 0 and _body(raw, later) is None:
-            later = raw.find(_MARK, later + 1)
+        if later < 0 and at + _HEAD.size <= len(raw):
+            mark, length, _ = _HEAD.unpack_from(raw, at)
+            end = at + _HEAD.size + length
+            # zeros are none: a file may have grown before its bytes were written, the length among them
+            later = end if mark == _MARK and raw[end:].strip(b"\0") else -1
         if later < 0:
             return
         raise DamagedJournalError(
             "this node's journal is damaged, and the node must not go on under its name",
-            detail=f"{self.path}: what was written at byte {at} cannot be read, though what follows at byte {later} "
-            f"can: it had been safe on this disk. Votes, lives or commits in these {later - at} bytes are lost, and "
-            "whoever acts without them could undo what was decided. The file was left as it is.",
+            detail=f"{self.path}: what was written at byte {at} cannot be read, and more was written at byte {later}: "
+            "so it had been safe on this disk. Votes, lives or commits are lost with it, and whoever acts without them "
+            "could undo what was decided. The file was left as it is.",
             hint="The other nodes go on without it. Look after the disk, and start a node with a new name and an empty "
             "directory in its place.",
         )
@@ -185,9 +183,10 @@ class Journal:
 
 
 def write_whole(path: Path, raw: bytes) -> None:
-    """All of it or nothing, whenever the process or the machine dies."""
+    """All of it or nothing, whenever the process or the machine dies; for nobody else to read."""
     fresh = path.with_suffix(".new")
-    with open(fresh, "wb") as file:
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)  # one that was left behind may be anybody's to read
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())

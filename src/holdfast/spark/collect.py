@@ -206,7 +206,8 @@ class Collector:
                 trouble = error
         raise InputError(
             f"stage {self.stage}: a micro-batch is too large for its driver",
-            detail="What is collected of it is more than spark.driver.maxResultSize.",
+            detail="What is collected of it, or a table that a function of yours broadcasts, is more than "
+            "spark.driver.maxResultSize.",
             hint="Nothing of it was handed over. Limit what a batch reads (maxFilesPerTrigger, maxOffsetsPerTrigger), "
             "or raise spark.driver.maxResultSize and spark.driver.memory with --conf.",
         ) from trouble

@@ -199,37 +199,36 @@ class HoldfastReader(DataSourceReader):
         self.plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
-        settings = self.settings
-        edges = edges_of(self.plan.operator(settings.stream))
-        until = time.monotonic() + HOLD_S_MAX
-        while True:
-            found = {e: (first, end) for e, (first, end) in bounds(settings, edges).items() if first < end}
-            if not found:
-                return []
-            try:
-                wanted, record = self._hold(found, until)
-                break
-            except Gone:  # trimmed between the look and the lease
-                if time.monotonic() > until:
-                    raise
-        idle = set(found) - {edge for edge, *_ in wanted}
-        if idle:
-            let_go(settings.run, settings.consumer, idle)
-        return orders(settings, wanted, record, last=True)
-
-    def _hold(self, found: dict[Edge, tuple[int, int]], until: float) -> tuple[list[Span], Record]:
-        """Take the lease; what is there to fetch, and from whom."""
-        start = {e: [first, WATERMARK_MIN] for e, (first, _) in found.items()}
-        end = {e: [end, WATERMARK_MIN] for e, (_, end) in found.items()}
-        follower = Follower(self.settings, self.plan, start)
+        follower, start, end = hold(self.settings, self.plan)
         try:
-            follower.reach(start, end, until)
-            return follower.between(start, end), follower.record()
+            wanted, record = follower.between(start, end), follower.record()
         finally:
             follower.close()
+        idle = set(start) - {edge for edge, *_ in wanted}
+        if idle:
+            let_go(self.settings.run, self.settings.consumer, idle)
+        return orders(self.settings, wanted, record, last=True) if wanted else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
+
+
+def hold(settings: Options, plan: Plan) -> tuple[Follower, Offset, Offset]:
+    """A lease on everything that is retained now: who holds it, where it begins and where it ends."""
+    edges = edges_of(plan.operator(settings.stream))
+    until = time.monotonic() + HOLD_S_MAX
+    while True:
+        found = bounds(settings, edges)
+        start = {e: [first, WATERMARK_MIN] for e, (first, _) in found.items()}
+        end = {e: [end, WATERMARK_MIN] for e, (_, end) in found.items()}
+        follower = Follower(settings, plan, start)
+        try:
+            follower.reach(start, end, until)
+            return follower, start, end
+        except BaseException as error:
+            follower.close()
+            if not isinstance(error, Gone) or time.monotonic() > until:  # trimmed between the look and the lease
+                raise
 
 
 def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
@@ -318,10 +317,11 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict:
         plan = plan_of(self.settings.run, self.settings.directory)
-        edges = edges_of(plan.operator(self.settings.stream))
         if self.settings.epoch:
-            return {edge: [0, WATERMARK_MIN] for edge in edges}
-        return {edge: [first, WATERMARK_MIN] for edge, (first, _) in bounds(self.settings, edges).items()}
+            return {edge: [0, WATERMARK_MIN] for edge in edges_of(plan.operator(self.settings.stream))}
+        self.stop()
+        self._follower, start, _ = hold(self.settings, plan)
+        return start
 
     def prepareForTriggerAvailableNow(self) -> None:
         plan = plan_of(self.settings.run, self.settings.directory)

@@ -105,6 +105,8 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
     ours = DEFAULTS | (_LOCAL if master.startswith("local") else {}) | (_LOOPBACK if is_here(master) else {})
     ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {java_options()}".strip()
+    if "spark.driver.memory" in (conf or {}):
+        del ours["spark.driver.maxResultSize"]  # it was chosen for our heap: with another, Spark's own
     settings = {**ours, **(conf or {})}
     if not master.startswith("local"):  # executors fetch rows with code of ours
         settings[_FILES] = ",".join(filter(None, (settings.get(_FILES), package_zip())))

@@ -108,6 +108,17 @@ def test_a_reader_that_leaves_holds_nothing_any_more_and_a_sink_cannot_leave():
     assert q.lapse(100) == []
 
 
+def test_a_primary_that_became_a_backup_forgets_the_leases_it_gave():
+    """It may be primary again after their readers have left elsewhere: nothing of them is in the image then."""
+    q, other = queue(), queue()
+    q.lease("guest", until_ns=10)
+    q.paste(other.part(0), whole=True)
+    q.renew_leases(100)
+    assert q.leases == {}
+    assert q.lapse(50) == []
+    assert not q.leave("guest")
+
+
 def test_a_new_primary_renews_leases_it_finds_in_its_image():
     q = queue(("a",))
     q.lease("guest", until_ns=10)

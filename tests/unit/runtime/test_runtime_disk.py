@@ -110,7 +110,7 @@ def test_damage_before_a_whole_write_is_said_and_the_file_is_left_alone(tmp_path
     with pytest.raises(DamagedJournalError, match="must not go on") as said:
         Journal(path)
     assert f"{path}: what was written at byte {good} " in said.value.detail
-    assert f"at byte {later} can" in said.value.detail
+    assert f"more was written at byte {later}" in said.value.detail
     assert "new name" in said.value.hint
     assert path.read_bytes() == raw
 
@@ -161,12 +161,49 @@ def test_a_journal_that_cannot_be_compacted_leaks_nothing_and_goes_on(tmp_path: 
     assert disk.Journal(tmp_path / "journal").content["life"] == 79
 
 
-def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path):
+@pytest.mark.parametrize("found", ["dear diary", "HF", ""])
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, found: str):
+    """A short one, too: a journal has its first bytes before it has its name."""
     path = tmp_path / "journal"
-    path.write_text("dear diary")
-    with pytest.raises(StateError, match="no journal"):
+    path.write_text(found)
+    with pytest.raises(DamagedJournalError, match="is damaged"):
         Journal(path)
-    assert path.read_text() == "dear diary"
+    assert path.read_text() == found
+
+
+def test_a_journal_of_another_release_is_no_damaged_one(tmp_path: Path):
+    path = tmp_path / "journal"
+    path.write_bytes(b"HFJ1 and more")
+    with pytest.raises(StateError, match="another release") as said:
+        Journal(path)
+    assert not isinstance(said.value, DamagedJournalError)
+
+
+@pytest.mark.parametrize("lost", [1, 60, 200])
+def test_the_end_of_a_journal_that_a_disk_has_lost_is_no_torn_write(tmp_path: Path, lost: int):
+    """A sector holds many writes. Those before the last one had been synced, and others know of them."""
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    for life in range(30):
+        journal.write([("life", life)])
+    journal.close()
+    raw = path.read_bytes()
+    frame = (len(raw) - 4) // 30
+    path.write_bytes(raw[: len(raw) - frame - lost] + bytes(lost) + raw[len(raw) - frame :])
+    with pytest.raises(DamagedJournalError):
+        Journal(path)
+    path.write_bytes(raw[: len(raw) - frame] + bytes(frame))  # of this nobody can tell
+    assert Journal(path).content == {"life": 28}
+
+
+def test_what_is_written_whole_is_private_whatever_was_there(tmp_path: Path):
+    path = tmp_path / "run.json"
+    for file in (path, path.with_suffix(".new")):
+        file.write_text("old")
+        file.chmod(0o644)
+    disk.write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_journal_on_a_full_disk_says_so_and_waits(tiny: Path, monkeypatch: pytest.MonkeyPatch):
