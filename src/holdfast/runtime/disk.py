@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -183,14 +184,21 @@ class Journal:
 
 
 def write_whole(path: Path, raw: bytes) -> None:
-    """All of it or nothing, whenever the process or the machine dies; for nobody else to read."""
-    fresh = path.with_suffix(".new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # one that was left behind may be anybody's to read
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    """All of it or nothing, whenever the process or the machine dies; for nobody else to read.
+
+    Several may do so at once (nodes that share a directory): each has a file of its own until it is whole.
+    """
+    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with open(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(handle)
+        os.replace(fresh, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
     _sync_directory(path.parent)
 
 
