@@ -20,6 +20,8 @@ from .watch import cluster_status
 
 LOOK_S = 0.5
 TELL_AGAIN_S = 5.0
+#: Nodes that answered before may be too busy to, on a machine that is: so long nobody need answer.
+SILENCE_S_MAX = 60.0
 #: `holdfast run` looks at its nodes, stops them, kills those that do not stop: it may take longer than they do.
 END_LIMIT_S = STOP_LIMIT_S + 20.0
 
@@ -104,6 +106,7 @@ def finish_run(run: Run, *, limit_s: float, tell=None, told: threading.Event | N
     deadline = time.monotonic() + limit_s
     _finish_ports(run, limit_s)
     asked = 0.0
+    heard: float | None = None
     shown: list[str] = []
     while True:
         if time.monotonic() - asked > TELL_AGAIN_S:
@@ -111,10 +114,19 @@ def finish_run(run: Run, *, limit_s: float, tell=None, told: threading.Event | N
             asked = time.monotonic()
         try:
             waiting = unfinished(run)
-        except HoldfastError:
+            heard = time.monotonic()
+        except HoldfastError as error:
             if has_finished(run):
                 return  # and its nodes have ended by themselves
-            raise
+            over = bool(run.supervisor) and not run.is_supervised
+            if over or heard is None or time.monotonic() - heard > SILENCE_S_MAX:
+                raise
+            if tell and shown != [error.what]:
+                tell(f"{error.what}: waiting for it to")
+                shown = [error.what]
+            if given_up.wait(LOOK_S):
+                return
+            continue
         if not waiting:
             return
         if tell and waiting != shown:
@@ -153,6 +165,8 @@ def has_finished(run: Run) -> bool:
 def unfinished(run: Run) -> list[str]:
     """Stages that have not said that everything is through."""
     answers, _ = run.statuses()
+    if not answers:
+        run.ask("status")  # says why nobody answers
     stages: dict[str, bool] = {}
     for answer in answers.values():
         for asset, place in answer["places"].items():

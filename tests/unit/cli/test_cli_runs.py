@@ -19,7 +19,7 @@ from rich.console import Console
 from support.nodes import free_ports
 from support.plans import layered_plan
 
-from holdfast.cli import cluster
+from holdfast.cli import cluster, control
 from holdfast.cli import run as run_module
 from holdfast.cli.control import finish_run
 from holdfast.cli.main import main
@@ -294,3 +294,31 @@ def test_waiting_for_the_end_can_be_given_up(tmp_path, node):
         finish_run(read_run(tmp_path), limit_s=0.0, told=told)
     told.set()
     finish_run(read_run(tmp_path), limit_s=60.0, told=told)
+
+
+def test_nodes_that_are_too_busy_to_answer_for_a_moment_do_not_end_a_finish(tmp_path, node, monkeypatch):
+    a_run(tmp_path, endpoints=node(tmp_path, finish={"told": ["n0"]}))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    monkeypatch.setattr(control, "LOOK_S", 0.0)
+    silent = HoldfastError("no node answers")
+
+    def finish_with(*looks: Any) -> list[str]:
+        answers, said = iter(looks), []
+
+        def look(run: Any) -> list[str]:
+            answer = next(answers)
+            if isinstance(answer, HoldfastError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(control, "unfinished", look)
+        finish_run(read_run(tmp_path), limit_s=60.0, tell=said.append)
+        return said
+
+    waits = ["waiting for s0 to finish", "no node answers: waiting for it to", "waiting for s0 to finish"]
+    assert finish_with(["s0"], silent, silent, ["s0"], []) == waits
+    with pytest.raises(HoldfastError, match="no node answers"):
+        finish_with(silent, [])  # nobody ever did
+    monkeypatch.setattr(control, "SILENCE_S_MAX", 0.0)
+    with pytest.raises(HoldfastError, match="no node answers"):
+        finish_with(["s0"], silent, [])
