@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import threading
+import time
+from collections.abc import Callable
+
+import pytest
 
 from holdfast.model import messages as m
-from holdfast.runtime.links import BULK, FAST, Outgoing
-from holdfast.runtime.transport import Guest, Server
+from holdfast.runtime.links import BULK, FAST, Link, Outgoing
+from holdfast.runtime.security import Security
+from holdfast.runtime.transport import NODE, Caller, Guest, Server
+from tests.support.far import far
 
 
 def quiet(what: str, peer: str, text: str) -> None:
@@ -47,3 +56,68 @@ def test_messages_keep_to_their_lanes_also_when_those_are_empty():
         assert out.has_ended(10)
     assert len(heard[FAST]) == 1
     assert heard[BULK] == []
+
+
+SECURITY = Security(b"a secret of at least sixteen")
+
+
+@pytest.fixture
+def node():
+    """A server that knows one action and notes what it hears."""
+    heard: list[m.Message] = []
+    server = Server(
+        "127.0.0.1",
+        0,
+        SECURITY,
+        on_message=lambda source, target, message: heard.append(message),
+        on_trouble=quiet,
+        actions={"ping": lambda body: {"ok": True}},
+        fetch=lambda ticket: (_ for _ in ()).throw(AssertionError),
+    )
+    server.source = "n0"
+    server.open.set()
+    yield server, heard
+    server.shutdown()
+
+
+def test_a_node_that_is_far_away_or_busy_is_reached(node):
+    """A connection that took more than 0.1 s was given up, each time anew: `stop --finish` once found nobody."""
+    server, heard = node
+    with far(server.port, connect_s=0.4) as endpoint:
+        assert Caller("guest", {"n0": endpoint}, SECURITY).call("n0", "ping") == {"ok": True}
+        link = Link("n0", endpoint, "n1", NODE, SECURITY, lambda *_: None, quiet)
+        try:
+            link.send("n0", m.Pull(version=7))
+            wait_for(lambda: heard, "the message")
+        finally:
+            link.close()
+    assert heard == [m.Pull(version=7)]
+
+
+def test_a_connection_that_nothing_crosses_is_given_up_by_the_kernel_not_kept_for_minutes(node):
+    """The kernel waits longer with every try: after a cut of a minute, a connection would stay silent for another."""
+    server, _ = node
+    caller = Caller("guest", {"n0": f"grpc://127.0.0.1:{server.port}"}, SECURITY)
+    assert caller.call("n0", "ping") == {"ok": True}
+    assert limits_ms_to(server.port) == [10_000]
+    caller.close()
+
+
+def limits_ms_to(port: int) -> list[int]:
+    """Of the sockets of this process that are connected to a port."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with (
+            contextlib.suppress(OSError),  # no socket, or not connected
+            socket.socket(fileno=os.dup(int(number))) as one,
+        ):
+            if one.getpeername()[1] == port:
+                found.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    return found
+
+
+def wait_for(found: Callable[[], object], what: str) -> None:
+    limit = time.monotonic() + 20
+    while not found():
+        assert time.monotonic() < limit, f"{what} did not come"
+        time.sleep(0.01)
