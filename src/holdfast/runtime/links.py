@@ -32,16 +32,16 @@ BACKOFF_MIN_S, BACKOFF_MAX_S, REFUSED_S = 0.05, 0.5, 2.0
 CLOSE_S_MAX = 0.2
 PROBES, PROBE_S = 30, 0.2
 #: gRPC's own back-off is made short, and each link has its own connection: a dead peer must not slow a living one.
-#: Its "min_reconnect_backoff" is not one: it is how long an attempt to connect may take. A peer that is far away or busy
-#: needs more than the back-off; one that is dead says so at once, and of one that is cut off the kernel asks every second.
+#: Its "min_reconnect_backoff" is not one: it is how long an attempt to connect may take. A peer that is far or busy
+#: needs more than the back-off. One that is dead says so at once; one that is cut off the kernel asks every second.
 CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    # What the kernel could not get across for 10 s ends the connection. Else it would wait twice as long with every try, and
-    # after a cut of a minute be silent for another. (The time between pings is only what gRPC wants for it: servers of
-    # Flight, that cannot be told otherwise, hang up on a client that pings more than every 5 min.)
+    # What the kernel could not get across for 10 s ends the connection. Else it would wait twice as long with every
+    # try, and after a cut of a minute be silent for another. (gRPC wants a time between pings for it. Flight's servers
+    # hang up on a client that pings more often than every 5 min, and cannot be told otherwise.)
     ("grpc.keepalive_time_ms", 400_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
