@@ -14,7 +14,7 @@ import pytest
 from support.collected import AGGS, SCHEMA, assert_alike, collector, operator, results, rows
 
 from holdfast.model.plan import NEVER_US
-from holdfast.spark.collect import TIMED_BATCHES, Batch
+from holdfast.spark.collect import FIRST_BATCHES, TIMED_BATCHES, Batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -82,10 +82,10 @@ def test_large_batches_of_few_groups_are_tried_both_ways(spark, monkeypatch):
     for way in real:
         monkeypatch.setattr(mine, way, lambda *args, way=way: ways.append(way) or real[way](*args))
     wanted = results(operator(), table.combine_chunks().to_batches())
-    for _ in range(2 * TIMED_BATCHES + 2):
+    for _ in range(FIRST_BATCHES + 2 * TIMED_BATCHES + 2):
         assert_alike(wanted, results(operator(), crossed(mine.collect(frame, NEVER_US))))
     # of the first one nothing is known yet
-    assert ways[:-1] == ["_rows"] * (1 + TIMED_BATCHES) + ["_grouped_in_spark"] * TIMED_BATCHES
+    assert ways[:-1] == ["_rows"] * (1 + FIRST_BATCHES + TIMED_BATCHES) + ["_grouped_in_spark"] * TIMED_BATCHES
     assert ways[-1] == ("_grouped_in_spark" if mine.faster.least[True] < mine.faster.least[False] else "_rows")
     late = int(np.median(table["ts"].drop_null().cast(pa.int64()).to_numpy()))
     mine.collect(frame, late)

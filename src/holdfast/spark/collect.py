@@ -43,6 +43,9 @@ SKIP_MIN, SKIP_MAX = 8, 256
 GROUP_ROWS_MIN = 200
 #: Grouping in Spark is tried from so many rows a batch on, if at most this share of them is left.
 SPARK_TRY_ROWS, SPARK_TRY_SHARE = 100_000, 0.1
+#: The first so many batches of a driver's life are collected: what it compiles for the other way may take seconds, and
+#: its JVM has enough to compile then.
+FIRST_BATCHES = 16
 #: Each way is timed over so many batches: the first of them pay for code that is compiled and warmed up.
 TIMED_BATCHES = 4
 #: Then the faster one is kept for so many; twice as many each time, up to the second number.
@@ -78,7 +81,8 @@ class Faster:
     """Which way is the faster one for large batches of few groups: both are timed now and then, one is kept."""
 
     def __init__(self) -> None:
-        self.at = 0
+        #: Batches since this round began; the first begins late.
+        self.at = -FIRST_BATCHES
         self.keep = KEEP_MIN
         #: Least seconds a row, of this round: rows collected, groups of Spark's.
         self.least = {False: math.inf, True: math.inf}

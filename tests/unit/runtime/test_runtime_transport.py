@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.far import far
 
 from holdfast.model import messages as m
 from holdfast.runtime.links import BULK, FAST, Link, Outgoing
 from holdfast.runtime.security import Security
 from holdfast.runtime.transport import NODE, Caller, Guest, Server
-from tests.support.far import far
 
 
 def quiet(what: str, peer: str, text: str) -> None:

@@ -10,7 +10,7 @@ from support.collected import assert_alike, collector, operator, results, rows
 from holdfast.errors import InputError
 from holdfast.model.plan import NEVER_US
 from holdfast.operators import build
-from holdfast.spark.collect import KEEP_MIN, SKIP_MIN, TIMED_BATCHES, Adaptive, Faster
+from holdfast.spark.collect import FIRST_BATCHES, KEEP_MIN, SKIP_MIN, TIMED_BATCHES, Adaptive, Faster
 from holdfast.spark.partial import PartialAggregate
 
 
@@ -109,6 +109,7 @@ def test_both_ways_are_timed_and_the_faster_one_is_kept(faster_in_spark):
             faster.took(size * seconds[faster.in_spark] + (9.0 if number % TIMED_BATCHES == 0 else 0.0), size * 1000)
         return found
 
+    assert ways(FIRST_BATCHES) == [False] * FIRST_BATCHES
     trial = [False] * TIMED_BATCHES + [True] * TIMED_BATCHES
     assert ways(2 * TIMED_BATCHES + KEEP_MIN) == trial + [faster_in_spark] * KEEP_MIN
     assert ways(2 * TIMED_BATCHES + 2 * KEEP_MIN) == trial + [faster_in_spark] * 2 * KEEP_MIN
