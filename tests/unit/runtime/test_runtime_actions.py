@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import InputError
+from holdfast.errors import InputError, PeerError
+from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
-from holdfast.runtime.actions import Actions
+from holdfast.runtime.actions import Actions, _blocks
 from holdfast.runtime.border import is_known
 from holdfast.runtime.process import NodeProcess
 
@@ -54,3 +55,31 @@ def test_a_slow_spill_does_not_hold_up_what_leaves_the_node():
     gate.set()
     thread.join(5)
     assert written == [effect]
+
+
+def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():
+    """It reads one edge after the other: those it comes to last must not lapse while it reads the first."""
+    queues = [OutputQueue(edge, ("sink",), 100, 100) for edge in ("u0.0", "u1.0")]
+    for queue_ in queues:
+        queue_.append(((1, 2, 3),), 1)
+        queue_.lease("guest", 10)
+    config = SimpleNamespace(lease_ns=100)
+    primaries = {
+        unit: SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=config)
+        for unit, queue_ in zip(("u0", "u1"), queues, strict=True)
+    }
+    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(primaries=primaries))
+
+    def fetch(consumer: str, now_ns: int):
+        return _blocks(node, "u0", "u0.0", 0, queues[0].next, {"consumer": consumer}, now_ns)  # pyright: ignore[reportArgumentType]
+
+    assert fetch("guest", 9) == list(queues[0].blocks)
+    for queue_ in queues:
+        queue_.ack("sink", queue_.next)
+        assert queue_.lapse(109) == []
+    assert fetch("a stranger", 9) == list(queues[0].blocks)
+    assert "a stranger" not in queues[0].leases | queues[1].leases
+    for queue_ in queues:
+        assert queue_.lapse(110) == ["guest"]
+    with pytest.raises(PeerError, match="trimmed"):
+        fetch("guest", 110)
