@@ -149,7 +149,7 @@ def _holdfast(kills: int, quiet_s: float, home: Path, kind: str) -> list[dict[st
         _wait_for(options, 0.0, 20, FIRST_LIMIT_S, "Holdfast")
         probe = Probe(started.plan, "counts", started.run.endpoints, started.run.security)
         for number in range(kills):
-            _wait_until_calm(started, quiet_s, standby=staged)
+            _wait_until_calm(started, quiet_s)
             victim = _victim(started, with_stage=staged, number=number)
             at = time.time()
             calm = {"stream": probe.gap(at - AFTERMATH_S, at), "sink": usual(options, at)}
@@ -168,24 +168,14 @@ def _holdfast(kills: int, quiet_s: float, home: Path, kind: str) -> list[dict[st
     return rows
 
 
-def _wait_until_calm(started, quiet_s: float, *, standby: bool) -> None:
-    """All nodes are back, every unit has a backup, every stage (if so) a standby that is ready; then a while more."""
+def _wait_until_calm(started, quiet_s: float) -> None:
+    """All nodes are back, every unit has a backup, every stage a standby that is ready (if any); then a while more."""
     from holdfast.cli.watch import cluster_status
 
     deadline = time.monotonic() + CALM_LIMIT_S
-    while time.monotonic() < deadline:
-        status = cluster_status(started.run)
-        places = status["record"]["places"]
-        calm = len(status["record"]["members"]) == len(started.nodes.names)
-        for asset, place in places.items():
-            if not place["stage"]:
-                calm = calm and place["backup"] and not place["joining"]
-            elif standby:
-                home = status["nodes"].get((place["backup"] or "").partition("#")[0], {})
-                driver = home.get("drivers", {}).get(asset, {})
-                calm = calm and (driver.get("last") or {}).get("event") == "ready"
-        if calm:
-            break
+    while reasons := cluster_status(started.run)["unprotected"]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not protected within {CALM_LIMIT_S:.0f} s: {'; '.join(reasons)}")
         time.sleep(0.3)
     time.sleep(quiet_s)
 

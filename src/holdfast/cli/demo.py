@@ -6,6 +6,7 @@ and at the end recomputes everything with plain Spark in batch and compares row 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -34,13 +35,13 @@ from .watch import cluster_status
 
 #: How long the first rows may take to come out: a JVM starts, Spark compiles its first plan.
 FIRST_ROWS_LIMIT_S = 180.0
-PROTECTED_LIMIT_S = 60.0
+PROTECTED_LIMIT_S = 120.0
 #: After a kill, so long is looked for the pause it left.
 LOOK_AFTER_S = 4.0
 
 
 def demo(
-    seconds: Annotated[int, typer.Option(help="How long traffic flows, from the first output on.", min=10)] = 60,
+    seconds: Annotated[int, typer.Option(help="How long traffic flows, at the least.", min=10)] = 60,
     kills: Annotated[int, typer.Option(help="How many nodes are killed in that time.", min=0)] = 4,
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=3)] = 4,
     seed: Annotated[int, typer.Option(help="Which nodes are killed, and when.")] = 1,
@@ -109,7 +110,7 @@ def _show(
     for number in range(kills):
         if told.wait(quiet_s * rng.uniform(0.8, 1.0)):
             return {}
-        _wait_until_protected(started, told)
+        _wait_until_protected(started, told, console)
         usual = _usual(probe)
         victim, roles = _victim(started, rng)
         at = time.time()
@@ -147,19 +148,19 @@ def _first_rows(started: LocalRun, told: threading.Event) -> Probe:
     return probe
 
 
-def _wait_until_protected(started: LocalRun, told: threading.Event) -> None:
-    """One failure at a time: until every node is back and everything has a backup."""
-    deadline = time.monotonic() + PROTECTED_LIMIT_S
-    while time.monotonic() < deadline and not told.is_set():
-        try:
-            record = cluster_status(started.run)["record"]
-        except HoldfastError:
-            record = None
-        if record and len(record["members"]) == len(started.nodes.names):
-            places = [p for p in record["places"].values() if not p["stage"]]
-            if all(place["backup"] and not place["joining"] for place in places):
+def _wait_until_protected(started: LocalRun, told: threading.Event, console: Console) -> None:
+    """One failure at a time: until every node is back, every unit has a backup and every stage a warm standby."""
+    began, reasons = time.monotonic(), ["nobody answers"]
+    with console.status("waiting until everything is protected") as shown:
+        while reasons and not told.wait(0.2):
+            if time.monotonic() > began + PROTECTED_LIMIT_S:
+                console.print(
+                    f"  still unprotected after {PROTECTED_LIMIT_S:.0f} s: {'; '.join(reasons)}", markup=False
+                )
                 return
-        time.sleep(0.2)
+            with contextlib.suppress(HoldfastError):
+                reasons = cluster_status(started.run)["unprotected"]
+            shown.update(f"waiting until everything is protected: {escape('; '.join(reasons[:1]))}")
 
 
 def _usual(probe: Probe) -> float:

@@ -56,11 +56,13 @@ def cluster_status(run: Run) -> dict[str, Any]:
     if not answers:
         return run.ask("status")  # says why nobody answers
     newest = max(answers.values(), key=lambda answer: answer["version"])
+    absent = sorted(set(run.endpoints) - set(newest["members"]))
     return {
         "pipeline": run.pipeline,
         "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
         "coordinator": newest["coordinator"],
         "units": units_of(newest["places"], answers),
+        "unprotected": [f"{name} is no member" for name in absent] + unprotected(newest["places"], answers),
         "nodes": answers,
         "preparing": preparing,
         "silent": sorted(set(run.endpoints) - set(answers) - set(preparing)),
@@ -74,6 +76,20 @@ def units_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
         if not place["stage"] and not asset.endswith(".ledger"):
             told = nodes.get(name_of(place["primary"] or ""), {}).get("units", {}).get(asset, {})
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch")}}
+    return found
+
+
+def unprotected(places: dict[str, Any], nodes: dict[str, Any]) -> list[str]:
+    """Why one more failure would be felt: units without a backup, stages whose standby is not ready, a line each."""
+    found = []
+    for asset, place in sorted(places.items()):
+        if not place["stage"]:
+            if not place["primary"] or not place["backup"] or place["joining"]:
+                found.append(f"{asset} has no backup")
+        elif place["backup"] and asset not in nodes.get(name_of(place["primary"] or ""), {}).get("finished", []):
+            driver = nodes.get(name_of(place["backup"]), {}).get("drivers", {}).get(asset, {})
+            if (driver.get("last") or {}).get("event") != "ready":
+                found.append(f"the standby of {asset} on {name_of(place['backup'])} is not ready yet")
     return found
 
 
@@ -129,6 +145,10 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     if status["preparing"]:
         lines.append(Text(f"{', '.join(status['preparing'])} still prepare", style="yellow"))
     lines += [Text(line, style="bold red") for line in failing(status)]
+    if status["unprotected"]:
+        reasons = status["unprotected"]
+        more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
+        lines.append(Text(f"one more failure would be felt: {'; '.join(reasons[:3])}{more}", style="yellow"))
     if status["silent"]:
         lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
     for name, answer in sorted(nodes.items()):

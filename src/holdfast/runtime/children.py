@@ -1,7 +1,7 @@
 """The Spark processes of stages on this node: started, told what to do, watched, reported when they die.
 
 A child gets one JSON object on its first line of stdin, then commands; it answers with JSON lines on stdout, which
-go into the event log. It dies with its node: the kernel kills it (`leash.py`), and its stdin ends. A child that is
+go into the event log. It dies with its node, and its JVM with it (`leash.py`). A child that is
 stopped or falls silent after it had promised to speak is as dead as one that exited, and is killed first, so that
 two drivers never run here at once. One that dies young again and again is reported more and more slowly.
 """

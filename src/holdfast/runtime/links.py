@@ -39,6 +39,8 @@ CHANNEL = [
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
+    # gRPC would ask the proxy of the environment (http_proxy) for every node, also for those of this machine
+    ("grpc.enable_http_proxy", 0),
     # What the kernel could not get across for 10 s ends the connection. Else it would wait twice as long with every
     # try, and after a cut of a minute be silent for another. (gRPC wants a time between pings for it. Flight's servers
     # hang up on a client that pings more often than every 5 min, and cannot be told otherwise.)

@@ -12,6 +12,7 @@ import time
 
 import msgspec
 import pyarrow as pa
+import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError
 from holdfast.model.ids import Edge, Name, name_of
@@ -22,7 +23,7 @@ from holdfast.spark.connect import Run, caller_of
 FETCH_S_MAX = 120.0
 #: How long a node may keep one fetch waiting for rows that its unit has yet to make again.
 NODE_WAIT_S = 2.0
-#: A node that hangs answers nothing and refuses nothing: so long it is waited for at first, twice as long each time.
+#: A node that hangs answers nothing and refuses nothing: so long it is waited for at first, twice as long then.
 PATIENCE_S = 4.0
 #: The newest record this process knows, by run; what a task was told may be older.
 _records: dict[bytes, Record] = {}
@@ -80,7 +81,8 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
                 if told.what.startswith(("fenced", "trimmed")):
                     raise Gone(told.what, detail=told.detail, hint=told.hint) from error
                 trouble = f"{told.what} {told.detail}"
-            patience_s = max(PATIENCE_S, min(2 * patience_s, until - time.monotonic()))
+                if isinstance(error.__cause__ or error, flight.FlightTimedOutError):  # a large piece, or a slow way
+                    patience_s = max(PATIENCE_S, min(2 * patience_s, until - time.monotonic()))
         if time.monotonic() > until:
             raise HoldfastError(
                 f"rows of {piece.edge} did not come within {limit_s:g} s",

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
+#: About so many rows a micro-batch at most. After a long pause of a sink all that has gathered would be one batch: too
+#: large for its workers, and planned anew each time.
+ROWS_MAX = 2_000_000
+
+
 def frames_of(
     spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, epoch: int, guest: Consumer
 ) -> dict[str, DataFrame]:
@@ -43,6 +48,7 @@ def frames_of(
         "secret_file": run.secret_file,
         "consumer": stage.id if epoch else guest,
         "epoch": str(epoch),
+        "max_rows": str(ROWS_MAX),
         "parallelism": str(spark.sparkContext.defaultParallelism),
         "watermarks": str(stage.kind == "between" or not epoch).lower(),
         **({"tls": json.dumps(run.tls)} if run.tls else {}),

@@ -25,7 +25,7 @@ from holdfast.cli.control import finish_run
 from holdfast.cli.main import main
 from holdfast.cli.run import Options, start_run
 from holdfast.cli.runs import process_started, read_run
-from holdfast.cli.watch import cluster_status, status_view
+from holdfast.cli.watch import cluster_status, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.runtime.security import Security, make_secret
 from holdfast.runtime.transport import Server
@@ -243,7 +243,22 @@ def test_status_merges_the_figures_of_every_units_primary(tmp_path, node):
     assert status["units"]["u0"]["rows_in"] == 7
     assert status["units"]["u0"]["primary"] == "n0#1"
     assert status["units"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3}
+    assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
     assert status_view("p", status)
+
+
+def test_status_says_what_one_more_failure_would_hit():
+    whole = {"primary": "n0#1", "backup": "n1#1", "joining": None, "epoch": 3, "stage": False}
+    places = {"u0": whole, "u1": {**whole, "joining": "n2#1"}, "s0": {**whole, "stage": True}, "s0.ledger": whole}
+
+    def reasons(**nodes) -> list[str]:
+        return unprotected(places, nodes)
+
+    starting, ready = ({"n1": {"drivers": {"s0": {"last": last}}}} for last in ({}, {"event": "ready"}))
+    assert reasons(**ready) == ["u1 has no backup"]
+    late = "the standby of s0 on n1 is not ready yet"
+    assert reasons(**starting) == reasons() == [late, "u1 has no backup"]
+    assert reasons(n0={"finished": ["s0"]}) == ["u1 has no backup"]
 
 
 # --- submit

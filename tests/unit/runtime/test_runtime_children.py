@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -217,23 +218,33 @@ def test_a_fenced_child_is_reported_later_and_noise_is_told(watched: Watched):
     wait_for(lambda: watched.died == [("s0", 1)])
 
 
-def test_a_child_dies_with_its_node(tmp_path: Path):
-    """kill -9 of the parent: the kernel kills the child, whatever it was doing."""
+def test_a_child_dies_with_its_node_and_with_it_what_it_started(tmp_path: Path):
+    """kill -9 of the parent: the kernel kills the child, whatever it was doing, and its guard the rest. A JVM that went
+    on for a while could write to the checkpoint that the next driver had read already."""
     leash = Path(sys.modules["holdfast.runtime.children"].__file__ or "").with_name("leash.py")
-    script = (
-        "import subprocess, sys, os, time\n"
-        f"p = subprocess.Popen([sys.executable, '-I', '-S', {str(leash)!r}, str(os.getpid()), 'sleep', '1000'])\n"
-        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))\n"
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import os, subprocess, time\n"
+        "jvm = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(tmp_path / 'new')!r}, 'w').write(f'{{os.getpid()}} {{jvm.pid}}')\n"
+        f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pids')!r})\n"
         "time.sleep(1000)\n"
     )
-    import subprocess
-
+    script = (
+        "import subprocess, sys, os, time\n"
+        f"command = [sys.executable, '-I', '-S', {str(leash)!r}, str(os.getpid()), sys.executable, {str(child)!r}]\n"
+        "subprocess.Popen(command, start_new_session=True)\n"
+        "time.sleep(1000)\n"
+    )
     parent = subprocess.Popen([sys.executable, "-c", script])
-    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+    pids = [
+        int(pid) for pid in wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text()).split()
+    ]
+    assert os.getpgid(pids[1]) == pids[0]
     parent.kill()
     parent.wait()
-    wait_for(lambda: gone(pid))
+    for pid in pids:
+        wait_for(lambda pid=pid: gone(pid))
 
 
 def test_the_diary_is_json_lines_and_what_repeats_is_counted(tmp_path: Path):

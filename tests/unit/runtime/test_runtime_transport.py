@@ -94,6 +94,14 @@ def test_a_node_that_is_far_away_or_busy_is_reached(node):
     assert heard == [m.Pull(version=7)]
 
 
+def test_a_proxy_of_the_environment_is_not_asked_for_nodes(node, monkeypatch):
+    server, _ = node
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    caller = Caller("guest", {"n0": f"grpc://127.0.0.1:{server.port}"}, SECURITY)
+    assert caller.call("n0", "ping") == {"ok": True}
+    caller.close()
+
+
 def test_a_connection_that_nothing_crosses_is_given_up_by_the_kernel_not_kept_for_minutes(node):
     """The kernel waits longer with every try: after a cut of a minute, a connection would stay silent for another."""
     server, _ = node
