@@ -95,12 +95,14 @@ class Capture(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         return sum(p.nbytes for p in self.parts)
 
-    def to_bytes(self) -> bytes:
-        body = _encoder.encode(self)
-        return _HEAD.pack(_MAGIC, xxhash.xxh3_64_intdigest(body)) + body
+    def to_bytes(self) -> bytearray:
+        raw = bytearray(_HEAD.size + self.nbytes + 1024)  # large enough in one piece: growing it would copy it
+        _encoder.encode_into(self, raw, _HEAD.size)
+        _HEAD.pack_into(raw, 0, _MAGIC, xxhash.xxh3_64_intdigest(memoryview(raw)[_HEAD.size :]))
+        return raw
 
     @staticmethod
-    def from_bytes(raw: bytes) -> Capture:
+    def from_bytes(raw: bytes | bytearray | memoryview) -> Capture:
         if len(raw) < _HEAD.size:
             raise _unreadable(f"It has {len(raw)} bytes.")
         magic, digest = _HEAD.unpack_from(raw)

@@ -85,7 +85,9 @@ def lane_of(message: m.Message) -> bytes:
 class Outgoing:
     """A queue and the thread that empties it. `write` may block and may raise; then the message is lost."""
 
-    def __init__(self, name: str, source: Address, write: Callable[[bytes], None], on_trouble: OnTrouble) -> None:
+    def __init__(
+        self, name: str, source: Address, write: Callable[[bytes | bytearray], None], on_trouble: OnTrouble
+    ) -> None:
         self.name = name
         self.source = source
         self.dropped = 0
@@ -235,7 +237,7 @@ class _Lane:
         threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
         return writer
 
-    def _write(self, raw: bytes) -> None:
+    def _write(self, raw: bytes | bytearray) -> None:
         """On the queue's thread: open if need be, then write. A failure costs this message and a short wait."""
         try:
             (self._writer or self._open()).write_metadata(raw)

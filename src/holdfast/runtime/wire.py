@@ -58,7 +58,7 @@ def _ext_hook(code: int, data: memoryview) -> Any:
     if code == _STATE:
         from holdfast.operators.capture import Capture  # here: a task that only fetches rows needs no kernels
 
-        return OperatorState(Capture.from_bytes(bytes(data)))
+        return OperatorState(Capture.from_bytes(data))
     raise InputError("a message has an extension that is not known", detail=f"Its code is {code}.")
 
 
@@ -72,15 +72,17 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _decoder = msgspec.msgpack.Decoder(_Frame, ext_hook=_ext_hook)
 
 
-def encode(source: Address, target: Address, message: Message) -> bytes:
-    body = _encoder.encode((source, target, message))
-    if _HEAD.size + len(body) > FRAME_BYTES_MAX:
+def encode(source: Address, target: Address, message: Message) -> bytearray:
+    raw = bytearray(_HEAD.size)
+    _encoder.encode_into((source, target, message), raw, _HEAD.size)
+    if len(raw) > FRAME_BYTES_MAX:
         raise InputError(
             f"a {type(message).__name__} for {target} is too large to be sent",
-            detail=f"It has {len(body) >> 20} MB; at most {FRAME_BYTES_MAX >> 20} MB can go in one piece.",
+            detail=f"It has {len(raw) >> 20} MB; at most {FRAME_BYTES_MAX >> 20} MB can go in one piece.",
             hint="Limit what a micro-batch may take (maxFilesPerTrigger), or use more shards.",
         )
-    return _HEAD.pack(b"HF", PROTOCOL, xxhash.xxh3_64_intdigest(body)) + body
+    _HEAD.pack_into(raw, 0, b"HF", PROTOCOL, xxhash.xxh3_64_intdigest(memoryview(raw)[_HEAD.size :]))
+    return raw
 
 
 def decode(raw: Any, peer: str) -> tuple[Address, Address, Message]:
