@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runtime import leash
+
 APART = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 #: Set where a test runs apart.
 INSIDE = "HOLDFAST_TEST_APART"
@@ -38,7 +40,8 @@ def apart(test: Callable[[Path], None]) -> Callable[[Path], None]:
         if reason := _unavailable():
             pytest.skip(reason)
         where = f"{sys.modules[test.__module__].__file__}::{test.__name__}"
-        command = [*APART, sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]  # not even a kill -9 of ours leaves it
+        command += [*APART, sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider"]
         command += ["--basetemp", str(tmp_path / "apart"), where]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, INSIDE: "1"})
         print(done.stdout, done.stderr)
@@ -67,7 +70,9 @@ class Network:
         self.hosts = {name: f"10.77.0.{i}" for i, name in enumerate(names, 1)}
         self.asked = {name: f"10.78.0.{i}" for i, name in enumerate(names, 1)}
         self._severed: list[tuple[str, str]] = []
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)  # where `ip netns` keeps names; ours alone
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True
+        )  # where `ip netns` keeps names; ours alone
         _ip("link set lo up")
         for bridge in ("test", "whole", "apart"):
             _ip(f"link add {bridge} type bridge")
