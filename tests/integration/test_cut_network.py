@@ -101,7 +101,7 @@ def test_a_node_that_is_cut_off_for_a_while_doubles_nothing_and_comes_back(tmp_p
 
 @apart
 def test_nodes_that_were_split_in_halves_go_on_soon_after(tmp_path: Path):
-    """A unit has both its copies on the far side, so nobody can go on. What is on its way then is sent again after 0.2 s,
+    """A unit has both its copies on the far side, so nobody can go on. What is on its way is sent again after 0.2 s,
     0.4 s, 0.8 s, …: on the old connections nothing would come before 11 s after the heal."""
     with running(tmp_path, 4) as (nodes, network):
         network.cut("n2", "n3")
