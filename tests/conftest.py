@@ -25,6 +25,7 @@ def pytest_configure(config):
 CLUSTERS = (
     "test_cli_nodes",
     "test_core_conformance",
+    "test_cut_network",
     "test_faults",
     "test_nodes",
     "test_spark_bad_input",

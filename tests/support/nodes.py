@@ -1,4 +1,4 @@
-"""A cluster of real node processes on loopback, with children that need no Spark."""
+"""A cluster of real node processes, on loopback or on a network of their own, with children that need no Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +26,9 @@ from holdfast.runtime.transport import Caller
 from support.child import read_sink
 from support.plans import TOP_WINDOW_US, WINDOW_US
 from support.source import KEYS, rows
+
+if TYPE_CHECKING:
+    from support.network import Network
 
 TESTS = Path(__file__).parent.parent
 PATHS = f"{TESTS.parent / 'src'}{os.pathsep}{TESTS}"
@@ -57,6 +60,7 @@ class Nodes:
         source: dict[str, Any] | None = None,
         scheme: str = "grpc",
         submit: bool = False,
+        network: Network | None = None,
     ) -> None:
         self.dir = dir
         self.plan = plan
@@ -64,7 +68,11 @@ class Nodes:
         self.keys = keys
         self.settings = settings or {}
         self.names = [f"n{i}" for i in range(nodes)]
-        self.endpoints = {n: f"{scheme}://127.0.0.1:{p}" for n, p in zip(self.names, free_ports(nodes), strict=True)}
+        ports = dict(zip(self.names, free_ports(nodes), strict=True))
+        home = dict.fromkeys(self.names, "127.0.0.1")
+        self.network = network
+        self.endpoints = {n: f"{scheme}://{h}:{ports[n]}" for n, h in (network.hosts if network else home).items()}
+        asked = {n: f"{scheme}://{h}:{ports[n]}" for n, h in (network.asked if network else home).items()}
         self.processes: dict[str, subprocess.Popen] = {}
         #: More of the environment of the nodes that are started from now on.
         self.env: dict[str, str] = {}
@@ -74,7 +82,7 @@ class Nodes:
             (dir / "plan.json").write_bytes(msgspec.json.encode(plan))
         given = {"rate": rate, "keys": keys, "trigger_ms": trigger_ms, **(source or {})}
         (dir / "test.json").write_text(json.dumps(given))
-        self.caller = Caller("test", self.endpoints, Security.load(dir / "secret", self.settings.get("tls")))
+        self.caller = Caller("test", asked, Security.load(dir / "secret", self.settings.get("tls")))
 
     # --- processes
 
@@ -93,6 +101,8 @@ class Nodes:
             command += ["--peer", f"{peer}={endpoint}"]
         for key, value in settings.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
+        if self.network is not None:
+            command = [*self.network.enter(name), *command]
         log = open(self.dir / f"{name}.log", "ab")  # noqa: SIM115 (closed by the process's end)
         return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": PATHS, **self.env})
 

@@ -164,8 +164,8 @@ class Link:
         on_gone: Callable[[str], None] | None = None,
     ) -> None:
         rest = (name, endpoint, address, kind, security, on_message, on_trouble)
-        self._fast = _Lane(FAST, *rest, on_gone)
-        self._bulk = _Lane(BULK, *rest, None)
+        self._bulk = _Lane(BULK, *rest)
+        self._fast = _Lane(FAST, *rest, on_gone, self._bulk.renew)
 
     def send(self, target: Address, message: m.Message) -> None:
         (self._bulk if lane_of(message) == BULK else self._fast).out.send(target, message)
@@ -196,13 +196,17 @@ class _Lane:
         security: Security,
         on_message: OnMessage,
         on_trouble: OnTrouble,
-        on_gone: Callable[[str], None] | None,
+        on_gone: Callable[[str], None] | None = None,
+        on_again: Callable[[], None] | None = None,
     ) -> None:
         self.lane = lane
         self.name = name
         self.endpoint = endpoint
         #: Told when a stream that was open has ended and nothing listens there any more.
         self._on_gone = on_gone
+        #: Told when the node lets in another stream than the first.
+        self._on_again = on_again
+        self._was_let_in = False
         self._headers = security.headers(address, kind)
         self._options = security.client_options()
         self._on_message = on_message
@@ -227,6 +231,12 @@ class _Lane:
             reader.cancel()
         if self.out.has_ended(CLOSE_S_MAX):
             self._drop()  # here, or Arrow writes to stderr what it thinks of a stream that is closed by its destructor
+
+    def renew(self) -> None:
+        """Open another stream in place of this one. After a cut, a node's kernel may wait long before it tries again to
+        get across what the node has said on this one; ours has nothing to get across, and notices nothing."""
+        self._writer = None
+        self.out.knock()
 
     def _open(self) -> flight.FlightStreamWriter:
         self._drop()
@@ -267,7 +277,9 @@ class _Lane:
         try:
             while not self._closed.is_set():
                 raw = reader.read_chunk().app_metadata
-                let_in = True
+                if not let_in:
+                    let_in = True
+                    self._on_let_in()
                 self._backoff_s, self.refused = BACKOFF_MIN_S, ""
                 if raw is not None and not raw.equals(WELCOME):
                     self._take(raw)
@@ -284,6 +296,11 @@ class _Lane:
             self._writer = None  # the next message opens a new one
         if let_in and self._on_gone is not None and not self._closed.is_set() and _nobody_listens(self.endpoint):
             self._on_gone(self.name)
+
+    def _on_let_in(self) -> None:
+        if self._was_let_in and self._on_again is not None:
+            self._on_again()
+        self._was_let_in = True
 
     def _take(self, raw: pa.Buffer) -> None:
         try:

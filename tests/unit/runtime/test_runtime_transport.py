@@ -15,7 +15,7 @@ from support.far import far
 from holdfast.model import messages as m
 from holdfast.runtime.links import BULK, FAST, Link, Outgoing
 from holdfast.runtime.security import Security
-from holdfast.runtime.transport import NODE, Caller, Guest, Server
+from holdfast.runtime.transport import GUEST, NODE, Caller, Guest, Server
 
 
 def quiet(what: str, peer: str, text: str) -> None:
@@ -109,6 +109,24 @@ def test_a_connection_that_nothing_crosses_is_given_up_by_the_kernel_not_kept_fo
     assert caller.call("n0", "ping") == {"ok": True}
     assert limits_ms_to(server.port) == [10_000]
     caller.close()
+
+
+def test_a_guest_that_comes_back_opens_both_lanes_anew(node):
+    """A guest says nothing on the lane of rows: its kernel does not notice a cut there, and the node's waits long after
+    one. The other lane, on which it speaks, is back first."""
+    server, heard = node
+    link = Link("n0", f"grpc://127.0.0.1:{server.port}", "r0@1", GUEST, SECURITY, lambda *_: None, quiet)
+    try:
+        wait_for(lambda: len(server.guests["r0@1"].lanes) == 2 if "r0@1" in server.guests else False, "the guest")
+        rows = server.guests["r0@1"].lanes[BULK]
+        assert link._fast._reader is not None
+        link._fast._reader.cancel()
+        wait_for(lambda: link._fast._writer is None, "the end of the stream")
+        link.send("n0", m.Pull(version=7))
+        wait_for(lambda: server.guests["r0@1"].lanes[BULK] is not rows, "another stream for rows")
+    finally:
+        link.close()
+    assert heard == [m.Pull(version=7)]
 
 
 def limits_ms_to(port: int) -> list[int]:
