@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+import time
 from types import SimpleNamespace
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast.model.topology import layered
 from holdfast.runtime.actions import Actions, _blocks
 from holdfast.runtime.border import is_known
 from holdfast.runtime.process import NodeProcess
+from holdfast.runtime.spill import SpillStore
 
 PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, units=1), operators=(), stages=())
 
@@ -35,26 +36,28 @@ def test_a_message_that_no_part_of_a_node_takes_is_turned_away():
     assert is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_slow_spill_does_not_hold_up_what_leaves_the_node():
+def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path):
     """Heartbeats leave by the thread that does effects: a slow disk must not look like a death."""
-    process, gate, written = NodeProcess.__new__(NodeProcess), threading.Event(), []
+    process, gate, asked = NodeProcess.__new__(NodeProcess), threading.Event(), []
 
-    def on_spill(effect: Spill) -> None:
+    def find(edge: str, to: int) -> list:
+        asked.append((edge, to))
         gate.wait(5)
-        written.append(effect)
-        process.done.set()
+        if to == 9:
+            process.done.set()
+        return []
 
     process.children = SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
-    process.spill = SimpleNamespace(on_spill=on_spill, full=False)  # pyright: ignore[reportAttributeAccessIssue]
-    process.done, process._spills = threading.Event(), queue.SimpleQueue()
+    process.spill, process.done = SpillStore(tmp_path, find, lambda full, text: None), threading.Event()
     thread = threading.Thread(target=process._write_spills)
     thread.start()
-    effect = Spill(edge="u0.0", trimmed=0, to=3)
-    process._on_effect(effect)
-    assert written == []
+    for to in range(1, 10):
+        process._on_effect(Spill(edge="u0.0", trimmed=0, to=to))
+        while not asked:
+            time.sleep(0.001)
     gate.set()
     thread.join(5)
-    assert written == [effect]
+    assert asked == [("u0.0", 1), ("u0.0", 9)]
 
 
 def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():
