@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.runtime import local, metrics
 from holdfast.runtime.config import NodeConfig, load_cluster, make_config
-from holdfast.runtime.events import EventLog
 from holdfast.runtime.local import LocalNodes
 from holdfast.runtime.process import NodeProcess
 from holdfast.runtime.security import make_secret
@@ -60,16 +57,6 @@ def test_a_cluster_file_names_no_node_or_one(tmp_path):
         file.write_bytes(wrong.encode() if isinstance(wrong, str) else wrong)
         with pytest.raises(ConfigError):
             load_cluster(file)
-
-
-def test_events_go_to_a_second_place_if_wanted(tmp_path):
-    out = io.StringIO()
-    EventLog(tmp_path / "events.jsonl", "n0", out).write("waiting", "It waits.")
-    assert json.loads(out.getvalue()) == json.loads((tmp_path / "events.jsonl").read_text())
-    out.close()
-    log = EventLog(tmp_path / "events.jsonl", "n0", out)
-    log.write("waiting", "Nobody listens.")
-    assert log.lost == 0
 
 
 def ports_of(nodes: LocalNodes) -> list[int]:
