@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import InputError, PeerError
+from holdfast.errors import ConfigError, InputError, PeerError
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
 from holdfast.model.plan import Plan
@@ -28,6 +28,32 @@ def test_files_of_a_pipeline_stay_in_its_directory(tmp_path, name):
     process = SimpleNamespace(name="n0", plan=None, config=SimpleNamespace(dir=str(tmp_path)))
     with pytest.raises(InputError, match="outside"):
         Actions(process).submit({"plan": msgspec.to_builtins(PLAN), "files": {name: "x"}})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_submit_leaves_the_plan_of_another_deployment_alone(tmp_path):
+    """The directory is shared: a node that waited must not put its plan over the one that the others run."""
+    deployed: list[Plan] = []
+    process = SimpleNamespace(
+        name="n3", plan=None, config=SimpleNamespace(dir=str(tmp_path)), deploy_soon=deployed.append
+    )
+
+    def submit(plan: Plan, text: str) -> None:
+        body = {"plan": msgspec.to_builtins(plan), "files": {"pipeline.py": text}, "forwarded": True}
+        Actions(process).submit(body)  # pyright: ignore[reportArgumentType]
+
+    def found() -> tuple[str, str]:
+        return msgspec.json.decode((tmp_path / "plan.json").read_bytes())["query"], (
+            tmp_path / "pipeline.py"
+        ).read_text()
+
+    submit(PLAN, "first")
+    assert found() == ("q", "first")
+    with pytest.raises(ConfigError, match="another pipeline"):
+        submit(msgspec.structs.replace(PLAN, query="other"), "second")
+    assert found() == ("q", "first")
+    submit(PLAN, "third")  # as the others run it
+    assert found() == ("q", "first")
+    assert deployed == [PLAN, PLAN]
 
 
 def test_a_message_that_no_part_of_a_node_takes_is_turned_away():
