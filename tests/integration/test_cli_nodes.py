@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.nodes import PATHS, TESTS, free_ports
 from support.plans import layered_plan
@@ -98,6 +99,16 @@ def test_nodes_wait_get_a_pipeline_tell_of_it_and_stop(tmp_path, capsys, monkeyp
         time.sleep(0.1)
     assert sorted(status["units"]) == ["u0", "u1"]
     assert call(capsys, "status", str(run))[0] == 0
+    again = msgspec.structs.replace(layered_plan(units=2, tops=0), query="again")
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (again, []))
+    code, told = call(capsys, "submit", str(file), "--config", str(config), "--json")
+    assert code == 0, told
+    assert json.loads(told)["already"] == NAMES
+    assert json.loads(told)["query"] == layered_plan().query
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (layered_plan(units=3, tops=0), []))
+    code, told = call(capsys, "submit", str(file), "--config", str(config))
+    assert code == 2
+    assert "run another pipeline" in told
     code, told = call(capsys, "events", str(run), "--kind", "started")
     assert code == 0
     assert len(told.splitlines()) == len(NAMES)

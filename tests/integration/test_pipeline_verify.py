@@ -159,6 +159,37 @@ def test_only_windows_that_end_by_the_watermark_are_expected(sink):
     assert not sink.verify().ok
 
 
+def test_late_rows_may_have_maps_and_any_names(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    maps = pa.map_(pa.string(), pa.int64())
+    types = [("ts", TIME), ("k", pa.string()), ("a.b `c`", pa.int64()), ("m.n", maps), ("l", pa.list_(maps))]
+    every = [
+        {"ts": r["ts"], "k": r["k"], "a.b `c`": r["v"], "m.n": m, "l": [m, None]}
+        for i, r in enumerate(rows(600))
+        for m in [[("x", i % 3), ("y", None)] if i % 4 else None]
+        for _ in range(2)  # each row twice: one that is late takes only its own with it
+    ]
+    for i in range(6):
+        part = pa.Table.from_pylist(every[i * 200 : (i + 1) * 200], schema=pa.schema(types))
+        pq.write_table(part, tmp_path / "in" / f"{i}.parquet")
+    columns = "ts timestamp, k string, `a.b ``c``` long, `m.n` map<string, long>, l array<map<string, long>>"
+    p, out = hf.Pipeline("odd"), str(tmp_path / "out")
+    source = str(tmp_path / "in")
+    stream = p.read(
+        lambda spark: spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(source),
+        event_time="ts",
+        watermark="2 s",
+    )
+    summed = stream.window("5 s").by("k").agg(n=hf.count(), name="odd")
+    summed.write(lambda df: df.writeStream.format("parquet").option("path", out), name="out")
+    planned = plan(p, spark)
+    InProcess(p, planned, tmp_path / "run", spark).run(100)
+    verdict = verify(p, planned, tmp_path / "run", spark)
+    assert verdict.ok, verdict.text()
+    (stage,) = verdict.stages
+    assert (stage.rows, stage.late > 0, stage.strange) == (1200, True, 0)
+
+
 def test_late_rows_that_were_never_read_are_noticed(sink):
     folder = sink.dir / "late" / "sums_in"
     planted = folder / "batch=999.parquet"

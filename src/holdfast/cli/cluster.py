@@ -12,6 +12,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from holdfast.errors import ConfigError
+from holdfast.model.plan import Plan
 from holdfast.runtime.config import load_cluster
 from holdfast.runtime.disk import write_whole
 
@@ -19,6 +21,9 @@ from .planning import plan_file
 from .runs import JsonOption, Run, say
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The node's TOML file; see docs/configuration.md.")]
+
+#: A node that is about to run the plan it found on its disk answers only after so long, or when it runs it (`Server`).
+PLAN_LIMIT_S = 40.0
 
 
 def node(
@@ -58,7 +63,8 @@ def submit(
     """Plan a pipeline here and let the nodes run it.
 
     The file is sent to the nodes, which run it to find the stages' functions: whoever has the cluster's secret can
-    run code on its machines, as with spark-submit. What it imports must be installed there.
+    run code on its machines, as with spark-submit. What it imports must be installed there. If some nodes run this
+    pipeline already, those that still wait are given it too; nodes that run another one refuse.
 
     Examples:  holdfast submit netmon.py --config cluster.toml
     """
@@ -80,16 +86,60 @@ def submit(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         dir=str(directory),
     )
+    first, running = _nodes(run)
+    if running:
+        plan = _that_runs(plan, running)
     described = msgspec.json.format(msgspec.json.encode(run), indent=2)
     files = {"pipeline.py": file.read_text(), "run.json": described.decode()}
-    answer = run.ask("submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout_s=180.0)
+    # one node alone, which passes it on: should it refuse, the next one might take what the others do not run
+    caller = run.caller()
+    answer = caller.call(first, "submit", {"plan": msgspec.to_builtins(plan), "files": files}, timeout=180.0)
+    caller.close()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(directory / "run.json", described)  # for the commands that are called here; it may hold keys
+        if not running or not (directory / "run.json").exists():
+            write_whole(directory / "run.json", described)  # for the commands that are called here; it may hold keys
     except OSError as error:  # the nodes have it all the same
         hint = "status, events and stop work where that directory is"
         typer.echo(f"warning: it was submitted, but {directory} cannot be written here ({error}): {hint}", err=True)
+    told = sorted(answer["told"])
     if as_json:
-        say({"pipeline": plan.pipeline, "query": plan.query, "nodes": answer["told"], "run": str(directory)})
-    else:
-        typer.echo(f"{plan.pipeline} runs on {', '.join(sorted(answer['told']))}; holdfast status {directory}")
+        already = sorted(running)
+        say({"pipeline": plan.pipeline, "query": plan.query, "nodes": told, "already": already, "run": str(directory)})
+        return
+    where = ", ".join(told)
+    if running:
+        late = [name for name in told if name not in running]
+        where = f"{', '.join(sorted(running))} already{', now on ' + ', '.join(late) + ' too' if late else ''}"
+    typer.echo(f"{plan.pipeline} runs on {where}; holdfast status {directory}")
+
+
+def _nodes(run: Run) -> tuple[str, dict[str, Plan]]:
+    """A node that answers, and what each of them runs already."""
+    up = [name for name, _ in _answers(run, "ping", 5.0)]
+    up = up or [run.ask("ping")["name"]]  # which says who does not answer, and why
+    reached = msgspec.structs.replace(run, endpoints={name: run.endpoints[name] for name in up})
+    plans = _answers(reached, "plan", PLAN_LIMIT_S)
+    return min(up), {name: msgspec.json.decode(answer, type=Plan) for name, answer in plans}
+
+
+def _answers(run: Run, action: str, timeout_s: float) -> list[tuple[str, bytes]]:
+    caller = run.caller()
+    try:
+        return [(n, answer) for n, answer in caller.call_all(action, timeout=timeout_s) if isinstance(answer, bytes)]
+    finally:
+        caller.close()
+
+
+def _that_runs(plan: Plan, running: dict[str, Plan]) -> Plan:
+    """The plan that nodes run already, if it is this one but for its deployment."""
+    known = running[min(running)]
+    planned = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)  # as nodes got theirs: tuples are lists there
+    if all(one == msgspec.structs.replace(planned, query=known.query) for one in running.values()):
+        return known
+    which = "; ".join(f"{name} runs {one.pipeline!r} ({one.query})" for name, one in sorted(running.items()))
+    raise ConfigError(
+        "the nodes run another pipeline, or this one with another plan",
+        detail=f"{which}.",
+        hint="Stop it first (holdfast stop), and submit this one to another directory.",
+    )

@@ -15,9 +15,10 @@ import msgspec
 
 from holdfast.errors import ConfigError, InputError
 from holdfast.model.plan import FOREVER_US, Plan
+from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
-from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare
+from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare, less
 from holdfast.pipeline.frames import apply_steps, combine
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
 from holdfast.pipeline.layout import Input, Layout, Stage
@@ -168,9 +169,9 @@ class _Audit:
         if not files:
             self.counts[stage.id] = StageCount(stage=stage.id, rows=total, late=0)
             return rows
-        late = self.spark.read.schema(rows.schema).parquet(*files).select(*rows.columns)
+        late = self.spark.read.schema(rows.schema).parquet(*files).select(*map(quoted, rows.columns))
         late_rows = late.count()
-        rest = rows.exceptAll(late)
+        rest = less(rows, late)
         strange = rest.count() - (total - late_rows)
         self.counts[stage.id] = StageCount(stage=stage.id, rows=total, late=late_rows, strange=strange)
         return rest

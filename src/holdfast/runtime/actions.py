@@ -24,10 +24,11 @@ import pyarrow as pa
 
 from holdfast.core.node import Node
 from holdfast.core.ready import Left, Tuned
-from holdfast.errors import HoldfastError, InputError, PeerError
+from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
 from holdfast.model.plan import Plan, unit_id
+from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk import write_whole
 from holdfast.runtime.rows import batches_of
 from holdfast.runtime.status import status
@@ -153,7 +154,7 @@ class Actions:
         plan = msgspec.json.decode(msgspec.json.encode(body["plan"]), type=Plan)
         directory = Path(self.process.config.dir)
         files = {**body.get("files", {}), "plan.json": msgspec.json.encode(plan).decode()}
-        if self.process.plan is None:
+        if self.process.plan is None and not self._is_there(plan, directory / "plan.json"):
             for name, text in files.items():
                 path = directory / name
                 if not path.resolve().is_relative_to(directory.resolve()):
@@ -162,6 +163,19 @@ class Actions:
                 write_whole(path, text.encode())  # private: Spark's settings may hold keys
         self.process.deploy_soon(plan)
         return {"told": [self.process.name, *self._forward("submit", body)]}
+
+    def _is_there(self, plan: Plan, path: Path) -> bool:
+        """Was this plan put there before? Nodes may share the directory: what others run must stay as it is."""
+        if not path.exists():
+            return False
+        known = read_plan(path)
+        if known.query == plan.query:
+            return True
+        raise ConfigError(
+            f"another pipeline was submitted to the directory of {self.process.name}",
+            detail=f"{path} is of {known.pipeline!r} ({known.query}), not of {plan.pipeline!r} ({plan.query}).",
+            hint="Use another directory; started again, this node runs what it finds there.",
+        )
 
     def _forward(self, action: str, body: dict) -> list[str]:
         """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""

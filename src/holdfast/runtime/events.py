@@ -3,16 +3,19 @@
 What happens often (captures, damaged messages, refusals) is counted and told at most once a second, so that the
 diary stays readable and small. The last events are kept in memory too, for whoever asks the node itself (its `events`
 action); `holdfast events` reads the files.
+
+Whoever tells an event waits for nobody: threads of their own write to the disk and to stdout. A disk that hangs for
+seconds would otherwise stop the heartbeats of a node, and others would take it for dead.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,7 +32,7 @@ KINDS = frozenset(
         "fenced", "turned-away", "refused", "damaged", "foreign", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
-        "journal-damaged",
+        "journal-damaged", "unwritten",
         # rows
         "captures", "queues", "disk-full", "disk-again", "spill-late",
         # stages
@@ -43,6 +46,60 @@ KEPT = 5_000
 #: A wall clock that moves by more than this against the monotonic one has jumped: clocks that are set right drift less.
 JUMP_S = 1.0
 FILE_BYTES_MAX = 16 << 20
+#: So many events wait for a slow disk or reader; what comes beyond that is counted only.
+WAITING_MAX = 10_000
+#: A node that ends waits so long for its last events to be written.
+FLUSH_S = 5.0
+
+
+class Lines:
+    """Lines on their way to a place that may be slow: a thread of its own writes them."""
+
+    def __init__(self, write: Callable[[str], None], on_lost: Callable[[int], None]) -> None:
+        self._write = write
+        #: Told how many were lost, once there is room again and the place takes lines again.
+        self._on_lost = on_lost
+        self.lost = 0
+        self._lost_told = 0
+        self._waiting: deque[str] = deque()
+        self._writing = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="diary", daemon=True).start()
+
+    def put(self, line: str) -> None:
+        with self._changed:
+            if len(self._waiting) >= WAITING_MAX:
+                self.lost += 1
+                return
+            self._waiting.append(line)
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is written; False: it is not."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting)
+                line = self._waiting.popleft()
+                self._writing = True
+            try:
+                self._write(line)
+            except (OSError, ValueError):
+                with self._changed:
+                    self.lost += 1
+                continue
+            with self._changed:
+                # not while it is nearly full: each line that is written would have another one say that more were lost
+                has_room = len(self._waiting) <= WAITING_MAX // 2
+                lost = self.lost - self._lost_told if has_room else 0
+                self._lost_told += lost
+            if lost:
+                self._on_lost(lost)
 
 
 class EventLog:
@@ -51,9 +108,6 @@ class EventLog:
     def __init__(self, path: Path, node: str, echo: TextIO | None = None) -> None:
         self.path = path
         self.node = node
-        #: Where else every event goes: `holdfast node --json`.
-        self._echo = echo
-        self.lost = 0
         self._lock = threading.Lock()
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._number = 0
@@ -61,7 +115,23 @@ class EventLog:
         #: When each rate-limited key was last told, and how often it happened since.
         self._told: dict[object, tuple[float, int]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 (as long as the process)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (as long as the process)
+        self._torn = False
+        self._disk = Lines(self._to_file, lambda lost: self._tell_lost(lost, f"written to {path}"))
+        #: Where else every event goes: `holdfast node --json`. Its reader may be slow: the disk must not wait for it.
+        self._echo = Lines(_printer(echo), lambda lost: self._tell_lost(lost, "printed")) if echo is not None else None
+
+    @property
+    def lost(self) -> int:
+        """Events that are not in the file."""
+        return self._disk.lost
+
+    def flush(self, timeout_s: float = FLUSH_S) -> None:
+        """Wait until all that was told is written, but not for ever: at the end of the process."""
+        until = time.monotonic() + timeout_s
+        for lines in (self._disk, self._echo):
+            if lines is not None:
+                lines.flush(max(0.0, until - time.monotonic()))
 
     def write(self, event: str, text: str, **fields: Any) -> None:
         with self._lock:
@@ -90,18 +160,24 @@ class EventLog:
         }
         self._kept.append(entry)
         line = json.dumps(entry, default=str) + "\n"
+        self._disk.put(line)
         if self._echo is not None:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-                self._echo.write(line)
-                self._echo.flush()
-        try:
-            self._file.write(line)
-            if self._file.tell() > FILE_BYTES_MAX:
-                self._file.close()
-                os.replace(self.path, self.path.with_suffix(".1.jsonl"))
-                self._file = open(self.path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
-        except (OSError, ValueError):
-            self.lost += 1
+            self._echo.put(line)
+
+    def _to_file(self, line: str) -> None:
+        """On the disk's thread."""
+        rest = memoryview((b"\n" if self._torn else b"") + line.encode())  # what follows half a line is one of its own
+        self._torn = True
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._torn = False
+        if self._file.tell() > FILE_BYTES_MAX:
+            os.replace(self.path, self.path.with_suffix(".1.jsonl"))
+            self._file.close()
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+
+    def _tell_lost(self, lost: int, how: str) -> None:
+        self.write("unwritten", f"{lost:,} events could not be {how}: it took no more for a while.", lost=lost)
 
     def limited(self, key: object, every_s: float, event: str, text: str, **fields: Any) -> None:
         """Tell it at most once in so many seconds; `times` says how often it happened since."""
@@ -123,3 +199,11 @@ class EventLog:
     @property
     def last(self) -> int:
         return self._number
+
+
+def _printer(stream: TextIO) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        stream.write(line)
+        stream.flush()
+
+    return write

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,11 +30,37 @@ START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 #: Settings that differ from node to node, or that `run.json` tells others: nobody else may set them.
 OWN_SETTINGS = ("name", "dir", "endpoints", "secret_file", "metrics_port", "tls")
+#: The kernel takes the ports of outgoing connections from the range that this file tells.
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+#: Below are the ports of well-known services.
+PORT_MIN = 10_000
 
 
-def free_port() -> int:
+def free_ports(count: int) -> list[int]:
+    """Free ports of this machine, all different, and none that an outgoing connection gets while its node is down."""
+    found: set[int] = set()
+    below = _below_outgoing()
+    chance = random.SystemRandom()  # two runs that were seeded alike must not want the same ports
+    for port in chance.sample(below, min(len(below), 100 * count)):
+        if len(found) == count:
+            break
+        with contextlib.suppress(OSError):
+            found.add(_bound(port))
+    while len(found) < count:  # no room there: what the kernel gives is better than none
+        found.add(_bound(0))
+    return list(found)
+
+
+def _below_outgoing() -> range:
+    try:
+        return range(PORT_MIN, int(PORT_RANGE.read_text().split()[0]))
+    except (OSError, ValueError, IndexError):  # not Linux, or not readable
+        return range(0)
+
+
+def _bound(port: int) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", port))
         return probe.getsockname()[1]
 
 
@@ -58,8 +85,9 @@ class LocalNodes:
         self.environment = {**os.environ, **(environment or {})}
         self.secret_file = self.directory / "secret"
         make_secret(self.secret_file)
-        self.endpoints = {name: f"grpc://127.0.0.1:{free_port()}" for name in names}
-        self.metrics = {name: free_port() for name in names}
+        ports = free_ports(2 * len(names))
+        self.endpoints = {name: f"grpc://127.0.0.1:{port}" for name, port in zip(names, ports, strict=False)}
+        self.metrics = dict(zip(names, ports[len(names) :], strict=True))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         #: When each node was found dead.
         self.died: dict[str, float] = {}

@@ -61,9 +61,12 @@ def run(config: NodeConfig, as_json: bool = False) -> int:
     process = NodeProcess(config, echo=sys.stdout if as_json else None)
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: process.stop())
-    process.start()
-    process.done.wait()
-    process.close()
+    try:
+        process.start()
+        process.done.wait()
+        process.close()
+    finally:
+        process.events.flush()  # why it ended is among the last
     return process.exit_code
 
 
@@ -73,8 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     except HoldfastError as error:
         print(one_line(error), file=sys.stderr)
         code = exit_code(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    sys.stderr.flush()  # stdout is the diary's, which has flushed it: whoever reads it may be stuck
     os._exit(code)  # gRPC's threads would be waited for
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from pathlib import Path
@@ -82,7 +81,6 @@ class NodeProcess:
         self._heard: dict[Name, float] = {}
         self._late: dict[Asset, int] = {}
         self._links: dict[Name, Link] = {}
-        self._spills: queue.SimpleQueue[Spill] = queue.SimpleQueue()
         self._stop_metrics = lambda: None
         self._queues_told_ns = 0
         host, port = host_port(config.endpoints[self.name], self.name)
@@ -355,7 +353,7 @@ class NodeProcess:
             case StopStage():
                 children.stop(effect.stage, effect.epoch)
             case Spill():
-                self._spills.put(effect)  # heartbeats leave by this thread: it must not wait for that disk
+                spill.want(effect)  # heartbeats leave by this thread: it must not wait for that disk
 
     def _order(self, stage: Asset, epoch: int | None) -> dict[str, Any]:
         """The first line that a stage's process reads."""
@@ -405,17 +403,11 @@ class NodeProcess:
     def _write_spills(self) -> None:
         """On a thread of its own: what the core wants spilled, and again what a full disk did not take."""
         while not self.done.is_set() and self.spill is not None:
+            self.spill.wait(SPILL_RETRY_S)
             try:
-                self.spill.on_spill(self._spills.get(timeout=SPILL_RETRY_S))
-            except queue.Empty:
-                if self.spill.full:
-                    self._try_spill_again(self.spill)
-            except (HoldfastError, OSError) as error:  # a loop too busy to be asked, say: the next effect repeats it
+                self.spill.write()
+            except (HoldfastError, OSError) as error:  # a loop too busy to be asked, say: soon again
                 self.events.limited("spill", 5.0, "spill-late", f"Output could not be spilled yet: {error}")
-
-    def _try_spill_again(self, spill: SpillStore) -> None:
-        with contextlib.suppress(HoldfastError):
-            spill.retry()
 
     # --- figures
 

@@ -70,10 +70,12 @@ class SpillStore:
         self._on_full = on_full
         self._segments: dict[Edge, list[Segment]] = {}
         self.full = False
+        #: The latest that the core said of each edge: on a slow disk many a step must not mean as many writes.
+        self._wanted: dict[Edge, Spill] = {}
+        self._news = threading.Condition()
         #: What could not be written yet.
         self._open: dict[Edge, Spill] = {}
         self._number = 0
-        self._lock = threading.Lock()
         shutil.rmtree(directory, ignore_errors=True)  # of an earlier life: its queues are gone
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -81,19 +83,31 @@ class SpillStore:
     def bytes(self) -> int:
         return sum(s.bytes for segments in list(self._segments.values()) for s in segments)
 
-    def on_spill(self, effect: Spill) -> None:
-        with self._lock:
-            self._trim(effect.edge, effect.trimmed)
-            self._open[effect.edge] = effect
-        self.retry()
+    def want(self, effect: Spill) -> None:
+        """What the core says; whoever calls `write` does it. Never waits for the disk."""
+        with self._news:
+            before = self._wanted.get(effect.edge)
+            if before is not None:  # a copy that goes is trimmed to its end, and the next one may begin before that
+                effect = Spill(edge=effect.edge, trimmed=max(before.trimmed, effect.trimmed), to=effect.to)
+            self._wanted[effect.edge] = effect
+            self._news.notify()
 
-    def retry(self) -> None:
-        """Write what waits. Tells when the disk is full, and when it no longer is."""
+    def wait(self, timeout_s: float) -> None:
+        """Until there is something new to write."""
+        with self._news:
+            self._news.wait_for(lambda: self._wanted, timeout_s)
+
+    def write(self) -> None:
+        """Write what is wanted and what was not taken before. Tells when the disk is full, and when no longer."""
+        with self._news:
+            wanted, self._wanted = self._wanted, {}
+        self._open.update(wanted)  # all of them before anything can fail
+        for edge, effect in wanted.items():
+            self._trim(edge, effect.trimmed)
         try:
-            with self._lock:
-                for edge, effect in list(self._open.items()):
-                    self._write(edge, effect.to)
-                    del self._open[edge]
+            for edge, effect in list(self._open.items()):
+                self._write(edge, effect.to)
+                del self._open[edge]
         except OSError as error:
             self._say(True, f"Output cannot be spilled to {self.directory}: {error.strerror}.")
             return

@@ -27,6 +27,7 @@ from holdfast.cli.run import Options, start_run
 from holdfast.cli.runs import process_started, read_run
 from holdfast.cli.watch import cluster_status, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
+from holdfast.model.plan import Plan
 from holdfast.runtime.security import Security, make_secret
 from holdfast.runtime.transport import Server
 
@@ -66,7 +67,9 @@ def node() -> Iterator[Any]:
         (port,) = free_ports(1)
         make_secret(home / "secret")
         security = Security.load(home / "secret")
-        given = {name: lambda body, answer=answer: answer for name, answer in actions.items()}
+        given = {
+            name: answer if callable(answer) else lambda body, answer=answer: answer for name, answer in actions.items()
+        }
         ignore = lambda *_: None  # noqa: E731
         made.append(
             Server("127.0.0.1", port, security, on_message=ignore, on_trouble=ignore, actions=given, fetch=ignore)
@@ -263,16 +266,72 @@ def test_status_says_what_one_more_failure_would_hit():
 
 # --- submit
 
+PLAN = layered_plan(units=1, tops=0)
+
+
+def submit(capsys, monkeypatch, home: Path, directory: Path, endpoints: dict[str, str]) -> tuple[int, str, str]:
+    config = home / "cluster.toml"
+    lines = [f'dir = "{directory}"', f'secret_file = "{home}/secret"', "[endpoints]"]
+    config.write_text("\n".join([*lines, *(f'{name} = "{endpoint}"' for name, endpoint in endpoints.items())]))
+    planned = msgspec.structs.replace(PLAN, query="a-new-one")
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (planned, []))  # it would need a JVM
+    return call(capsys, "submit", str(config), "--config", str(config))
+
+
+def two_nodes(node, home: Path, running: Plan, sent: list[dict]) -> dict[str, str]:
+    """n0 waits, n1 runs a pipeline."""
+
+    def take(body: dict) -> dict:
+        sent.append(body)
+        return {"told": ["n0", "n1"]}
+
+    waits = node(home, ping={}, submit=take)["n0"]
+    runs = node(home, ping={}, submit=take, plan=msgspec.json.encode(running))["n0"]
+    return {"n0": waits, "n1": runs}
+
+
+def test_a_second_submit_sends_what_runs_already_to_nodes_that_still_wait(tmp_path, node, capsys, monkeypatch):
+    sent: list[dict] = []
+    endpoints = two_nodes(node, tmp_path, PLAN, sent)
+    run_json = a_run(tmp_path / "run") / "run.json"
+    before = run_json.read_text()
+    code, out, err = submit(capsys, monkeypatch, tmp_path, tmp_path / "run", endpoints)
+    assert code == 0, err
+    assert "runs on n1 already, now on n0 too" in out
+    assert [body["plan"]["query"] for body in sent] == [PLAN.query]
+    assert run_json.read_text() == before
+
+
+def test_a_second_submit_of_something_else_is_refused_and_nobody_is_told(tmp_path, node, capsys, monkeypatch):
+    for changed in (
+        layered_plan(units=2, tops=0),
+        msgspec.structs.replace(PLAN, pipeline="other"),
+    ):
+        sent: list[dict] = []
+        endpoints = two_nodes(node, tmp_path, changed, sent)
+        code, _, err = submit(capsys, monkeypatch, tmp_path, tmp_path / "run", endpoints)
+        assert code == 2
+        assert f"n1 runs {changed.pipeline!r} ({changed.query})" in err
+        assert sent == []
+
+
+def test_a_submit_that_one_node_refuses_is_not_tried_on_the_next(tmp_path, node, capsys, monkeypatch):
+    def refuse(body: dict) -> dict:
+        raise ConfigError("n0 runs another pipeline")
+
+    sent: list[dict] = []
+    refuses = node(tmp_path, ping={}, submit=refuse)["n0"]
+    endpoints = {"n0": refuses, "n1": node(tmp_path, ping={}, submit=sent.append)["n0"]}
+    code, _, err = submit(capsys, monkeypatch, tmp_path, tmp_path / "run", endpoints)
+    assert code == 1
+    assert err.startswith("error: n0 runs another pipeline")
+    assert sent == []
+
 
 def test_a_submit_that_was_taken_is_no_failure_where_the_directory_cannot_be_made(tmp_path, node, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
-    endpoints = node(tmp_path, submit={"told": ["n0"]})
-    config = tmp_path / "cluster.toml"
-    lines = [f'dir = "{tmp_path}/file/run"', f'secret_file = "{tmp_path}/secret"', "[endpoints]"]
-    config.write_text("\n".join([*lines, f'n0 = "{endpoints["n0"]}"']))
-    plan = layered_plan(units=1, tops=0)
-    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (plan, []))  # it would need a JVM
-    code, out, err = call(capsys, "submit", str(config), "--config", str(config))
+    endpoints = node(tmp_path, ping={}, submit={"told": ["n0"]})
+    code, out, err = submit(capsys, monkeypatch, tmp_path, tmp_path / "file" / "run", endpoints)
     assert code == 0, err
     assert "runs on n0" in out
     assert "was submitted" in err

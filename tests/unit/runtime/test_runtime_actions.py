@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+import time
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import InputError, PeerError
+from holdfast.errors import ConfigError, InputError, PeerError
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
 from holdfast.model.plan import Plan
@@ -18,6 +18,7 @@ from holdfast.model.topology import layered
 from holdfast.runtime.actions import Actions, _blocks
 from holdfast.runtime.border import is_known
 from holdfast.runtime.process import NodeProcess
+from holdfast.runtime.spill import SpillStore
 
 PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, units=1), operators=(), stages=())
 
@@ -29,32 +30,60 @@ def test_files_of_a_pipeline_stay_in_its_directory(tmp_path, name):
         Actions(process).submit({"plan": msgspec.to_builtins(PLAN), "files": {name: "x"}})  # pyright: ignore[reportArgumentType]
 
 
+def test_a_submit_leaves_the_plan_of_another_deployment_alone(tmp_path):
+    """The directory is shared: a node that waited must not put its plan over the one that the others run."""
+    deployed: list[Plan] = []
+    process = SimpleNamespace(
+        name="n3", plan=None, config=SimpleNamespace(dir=str(tmp_path)), deploy_soon=deployed.append
+    )
+
+    def submit(plan: Plan, text: str) -> None:
+        body = {"plan": msgspec.to_builtins(plan), "files": {"pipeline.py": text}, "forwarded": True}
+        Actions(process).submit(body)  # pyright: ignore[reportArgumentType]
+
+    def found() -> tuple[str, str]:
+        return msgspec.json.decode((tmp_path / "plan.json").read_bytes())["query"], (
+            tmp_path / "pipeline.py"
+        ).read_text()
+
+    submit(PLAN, "first")
+    assert found() == ("q", "first")
+    with pytest.raises(ConfigError, match="another pipeline"):
+        submit(msgspec.structs.replace(PLAN, query="other"), "second")
+    assert found() == ("q", "first")
+    submit(PLAN, "third")  # as the others run it
+    assert found() == ("q", "first")
+    assert deployed == [PLAN, PLAN]
+
+
 def test_a_message_that_no_part_of_a_node_takes_is_turned_away():
     node = SimpleNamespace(topology=PLAN.topology, handlers={m.Data: None}, ledgers={})
     assert not is_known(m.Trimmed(edge="u0.0", epoch=1, first=3), node)  # pyright: ignore[reportArgumentType]
     assert is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_slow_spill_does_not_hold_up_what_leaves_the_node():
+def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path):
     """Heartbeats leave by the thread that does effects: a slow disk must not look like a death."""
-    process, gate, written = NodeProcess.__new__(NodeProcess), threading.Event(), []
+    process, gate, asked = NodeProcess.__new__(NodeProcess), threading.Event(), []
 
-    def on_spill(effect: Spill) -> None:
+    def find(edge: str, to: int) -> list:
+        asked.append((edge, to))
         gate.wait(5)
-        written.append(effect)
-        process.done.set()
+        if to == 9:
+            process.done.set()
+        return []
 
     process.children = SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
-    process.spill = SimpleNamespace(on_spill=on_spill, full=False)  # pyright: ignore[reportAttributeAccessIssue]
-    process.done, process._spills = threading.Event(), queue.SimpleQueue()
+    process.spill, process.done = SpillStore(tmp_path, find, lambda full, text: None), threading.Event()
     thread = threading.Thread(target=process._write_spills)
     thread.start()
-    effect = Spill(edge="u0.0", trimmed=0, to=3)
-    process._on_effect(effect)
-    assert written == []
+    for to in range(1, 10):
+        process._on_effect(Spill(edge="u0.0", trimmed=0, to=to))
+        while not asked:
+            time.sleep(0.001)
     gate.set()
     thread.join(5)
-    assert written == [effect]
+    assert asked == [("u0.0", 1), ("u0.0", 9)]
 
 
 def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():

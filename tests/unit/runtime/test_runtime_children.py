@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -245,18 +244,6 @@ def test_a_child_dies_with_its_node_and_with_it_what_it_started(tmp_path: Path):
     parent.wait()
     for pid in pids:
         wait_for(lambda pid=pid: gone(pid))
-
-
-def test_the_diary_is_json_lines_and_what_repeats_is_counted(tmp_path: Path):
-    log = EventLog(tmp_path / "events.jsonl", "n0")
-    log.write("started", "Up.", seat="n0#1")
-    for _ in range(5):
-        log.limited("k", 60, "damaged", "Bad bytes.", peer="n1")
-    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["started", "damaged"]
-    assert lines[0]["node"] == "n0"
-    assert lines[0]["text"] == "Up."
-    assert [e["event"] for e in log.since(1)] == ["damaged"]
 
 
 class _Loop:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import DamagedJournalError, StateError
+from holdfast.errors import DamagedJournalError, PeerError, StateError
 from holdfast.model.block import Block, unit_block
 from holdfast.model.messages import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
@@ -240,15 +241,20 @@ def blocks(count: int, rows: int = 500) -> list[Block]:
     return made
 
 
+def spill(store: SpillStore, **said: Any) -> None:
+    store.want(Spill(**said))
+    store.write()
+
+
 def test_spilled_rows_leave_memory_and_come_back(tmp_path: Path):
     made = blocks(4)
     before = [b.rows.table() for b in made]
     store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
-    store.on_spill(Spill(edge="u0.0", trimmed=0, to=made[2].end))
+    spill(store, edge="u0.0", trimmed=0, to=made[2].end)
     assert [b.rows.spilled for b in made] == [True, True, True, False]
     assert [b.rows.table() for b in made] == before
     assert store.bytes > 0
-    store.on_spill(Spill(edge="u0.0", trimmed=made[2].end, to=made[2].end))
+    spill(store, edge="u0.0", trimmed=made[2].end, to=made[2].end)
     assert store.bytes == 0
     assert list((tmp_path / "spill").iterdir()) == []
     assert made[0].rows.table() == before[0]  # somebody still has it open
@@ -261,10 +267,61 @@ def test_many_small_spills_need_few_open_files(tmp_path: Path):
     store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
     opened = len(os.listdir("/proc/self/fd"))
     for block in made:
-        store.on_spill(Spill(edge="u0.0", trimmed=0, to=block.end))
+        spill(store, edge="u0.0", trimmed=0, to=block.end)
     assert len(os.listdir("/proc/self/fd")) - opened < 5
     assert all(b.rows.spilled for b in made)
     assert [b.rows.table() for b in made] == before
+
+
+def test_a_slow_disk_gets_one_write_per_edge_however_much_was_said_meanwhile(tmp_path: Path):
+    made = {edge: blocks(100, rows=10) for edge in ("u0.0", "u0.1")}
+    asked: list[tuple[str, int]] = []
+
+    def find(edge: str, to: int) -> list[Block]:
+        asked.append((edge, to))
+        return [b for b in made[edge] if b.end <= to]
+
+    store = SpillStore(tmp_path / "spill", find, lambda full, text: None)
+    for first, second in zip(*made.values(), strict=True):
+        store.want(Spill(edge="u0.0", trimmed=0, to=first.end))
+        store.want(Spill(edge="u0.1", trimmed=0, to=second.end))
+    store.write()
+    assert asked == [(edge, made[edge][-1].end) for edge in made]
+    assert all(b.rows.spilled for edge in made for b in made[edge])
+    store.write()
+    assert len(asked) == 2
+
+
+def test_files_of_a_copy_that_went_go_even_if_the_next_one_spills_before_they_could(tmp_path: Path):
+    made = blocks(4)
+    store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
+    spill(store, edge="u0.0", trimmed=0, to=made[3].end)
+    before = store.bytes
+    store.want(Spill(edge="u0.0", trimmed=made[3].end, to=0))
+    made = blocks(2)
+    store.want(Spill(edge="u0.0", trimmed=0, to=made[0].end))
+    store.write()
+    assert [b.rows.spilled for b in made] == [True, False]
+    assert 0 < store.bytes < before
+    assert len(list((tmp_path / "spill").iterdir())) == 1
+
+
+def test_what_the_loop_was_too_busy_to_be_asked_for_is_written_later(tmp_path: Path):
+    made = blocks(2)
+    busy = True
+
+    def find(edge: str, to: int) -> list[Block]:
+        if busy:
+            raise PeerError("busy")
+        return [b for b in made if b.end <= to]
+
+    store = SpillStore(tmp_path / "spill", find, lambda full, text: None)
+    store.want(Spill(edge="u0.0", trimmed=0, to=made[-1].end))
+    with pytest.raises(PeerError):
+        store.write()
+    busy = False
+    store.write()
+    assert all(b.rows.spilled for b in made)
 
 
 def test_a_full_disk_is_reported_and_tried_again_and_no_row_is_lost(tiny: Path):
@@ -272,16 +329,16 @@ def test_a_full_disk_is_reported_and_tried_again_and_no_row_is_lost(tiny: Path):
     before = [b.rows.table() for b in made]
     said: list[tuple[bool, str]] = []
     store = SpillStore(tiny / "spill", lambda e, to: [b for b in made if b.end <= to], lambda *news: said.append(news))
-    store.on_spill(Spill(edge="u0.0", trimmed=0, to=made[5].end))
+    spill(store, edge="u0.0", trimmed=0, to=made[5].end)
     assert said == []
-    store.on_spill(Spill(edge="u0.0", trimmed=0, to=made[-1].end))
+    spill(store, edge="u0.0", trimmed=0, to=made[-1].end)
     assert [full for full, _ in said] == [True]
     assert "No space left" in said[0][1]
     assert [b.rows.table() for b in made] == before
-    store.retry()
+    store.write()
     assert len(said) == 1
     subprocess.run(["mount", "-o", "remount,size=4m", tiny], check=True)
-    store.retry()
+    store.write()
     assert [full for full, _ in said] == [True, False]
     assert all(b.rows.spilled for b in made)
     assert [b.rows.table() for b in made] == before

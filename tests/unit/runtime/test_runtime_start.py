@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.runtime import metrics
+from holdfast.runtime import local, metrics
 from holdfast.runtime.config import NodeConfig, load_cluster, make_config
-from holdfast.runtime.events import EventLog
+from holdfast.runtime.local import LocalNodes
 from holdfast.runtime.process import NodeProcess
 from holdfast.runtime.security import make_secret
 
@@ -61,11 +59,21 @@ def test_a_cluster_file_names_no_node_or_one(tmp_path):
             load_cluster(file)
 
 
-def test_events_go_to_a_second_place_if_wanted(tmp_path):
-    out = io.StringIO()
-    EventLog(tmp_path / "events.jsonl", "n0", out).write("waiting", "It waits.")
-    assert json.loads(out.getvalue()) == json.loads((tmp_path / "events.jsonl").read_text())
-    out.close()
-    log = EventLog(tmp_path / "events.jsonl", "n0", out)
-    log.write("waiting", "Nobody listens.")
-    assert log.lost == 0
+def ports_of(nodes: LocalNodes) -> list[int]:
+    return [int(e.rpartition(":")[2]) for e in nodes.endpoints.values()] + list(nodes.metrics.values())
+
+
+def test_no_connection_can_take_the_port_of_a_node_that_is_down(tmp_path):
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = ports_of(LocalNodes(tmp_path, [f"n{i}" for i in range(20)]))
+    assert len(set(ports)) == 40
+    assert max(ports) < first
+
+
+@pytest.mark.parametrize("told", [None, "1024 65535", "10001 65535", "?"])
+def test_ports_where_nothing_is_left_below_those_of_connections(tmp_path, monkeypatch, told):
+    file = tmp_path / "range"
+    if told is not None:
+        file.write_text(told)
+    monkeypatch.setattr(local, "PORT_RANGE", file)
+    assert len(set(ports_of(LocalNodes(tmp_path, ["n0", "n1", "n2"])))) == 6
