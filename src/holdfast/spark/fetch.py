@@ -47,6 +47,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     #: Who was primary of each unit when this was planned, by which record.
     homes: dict[str, Name]
     version: int
+    #: The run that the positions are of: another one's nodes may listen there by now.
+    query: str = ""
     #: Nobody reads on from here: the lease is let go of when everything was fetched.
     last: bool = False
 
@@ -65,6 +67,7 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
         "end": piece.end,
         "consumer": order.consumer,
         "epoch": order.epoch,
+        "query": order.query,
         "wait_s": NODE_WAIT_S,
     }
     until = time.monotonic() + limit_s
@@ -77,7 +80,7 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
                 return [chunk.data for chunk in stream if chunk.data is not None and chunk.data.num_rows]
             except (HoldfastError, pa.ArrowException, OSError) as error:
                 told = error if isinstance(error, HoldfastError) else told_error(error, home)
-                if told.what.startswith(("fenced", "trimmed")):
+                if told.what.startswith(("fenced", "trimmed", "foreign")):
                     raise Gone(told.what, detail=told.detail, hint=told.hint) from error
                 trouble = f"{told.what} {told.detail}"
             patience_s = max(PATIENCE_S, min(2 * patience_s, until - time.monotonic()))
