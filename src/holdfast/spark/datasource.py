@@ -9,8 +9,8 @@ Options: `stream` (an operator's name); `run` (directory of the run, or its run.
 `consumer` (a name for the lease: of two programs with one name the later reads on, the earlier fails); `max_rows` a
 micro-batch. A reader that is not the pipeline's own holds a lease: while it reads, nothing is trimmed before it has
 committed; if it is silent for longer than the lease, rows may be gone, and it fails rather than skip them. A stream
-that ends keeps its lease until it lapses, since it may be started again from its checkpoint; and Spark kills the process
-so soon after it has called `stop` that this could tell nobody.
+that ends keeps its lease until it lapses, since it may be started again from its checkpoint; and Spark kills the
+process so soon after it has called `stop` that this could tell nobody.
 
 `spark.read` gives what is retained at the moment when Spark plans the query: a lease is taken then, and each task lets
 go of what it has read. So a DataFrame is one look; the next one is another `load()`.
