@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,79 @@ def test_a_guest_takes_what_is_there_in_batches_of_a_limited_size(guest: Guest, 
     more = by_shard(guest.spark.read.parquet(str(tmp_path / "out")).toArrow())
     guest.assert_exact(more, whole=True)
     assert sum(map(len, more)) == sum(map(len, found)) + sum(sizes)
+
+
+def change_offsets(checkpoint: Path, change: Callable[[dict], None]) -> None:
+    """Of the last batch; Spark's checksum of it goes."""
+    last = max((f for f in (checkpoint / "offsets").iterdir() if f.name.isdecimal()), key=lambda f: int(f.name))
+    *head, line = last.read_text().splitlines()
+    offset = json.loads(line)
+    change(offset)
+    last.write_text("\n".join([*head, json.dumps(offset, separators=(",", ":"))]))
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_guest_with_the_checkpoint_of_another_run_fails_and_no_node_does(guest: Guest, tmp_path: Path):
+    nodes, checkpoint = guest.nodes, tmp_path / "checkpoint"
+    guest.begin()
+    nodes.until("some windows", lambda: min(guest.ends().values(), default=0) > 100)
+    stream = guest.spark.readStream.format("holdfast").options(**guest.options()).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+
+    def read_on() -> None:
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    read_on()
+    change_offsets(checkpoint, lambda offset: offset.update(run="talkers-0"))
+    with pytest.raises(Exception, match="these offsets are of another run of the pipeline"):
+        read_on()
+
+    def move(offset: dict) -> None:
+        offset["run"] = "talkers-1"
+        offset["talkers-0.0"][0] -= 1  # a unit's block ends with a watermark: before that, there is always a row or two
+
+    change_offsets(checkpoint, move)
+    with pytest.raises(Exception, match="these offsets are of another run of the pipeline"):
+        read_on()
+    assert nodes.alive() == nodes.names
+    (nodes.dir / "hold").unlink()
+    nodes.finish()
+
+
+def test_of_two_queries_with_one_name_the_later_reads_on_and_the_earlier_says_why_not(guest: Guest, tmp_path: Path):
+    guest.begin()
+    frames = [
+        guest.spark.readStream.format("holdfast").options(**guest.options(**name)).load()
+        for name in ({"consumer": "twin"}, {})
+    ]
+    running = []
+
+    def start(frame: Any) -> Any:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / str(len(running))))
+        running.append(writer.start())
+        guest.nodes.until("rows", lambda: rows_read(running[-1]) > 0, 60)
+        return running[-1]
+
+    def rows_read(query: Any) -> int:
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    try:
+        earlier, later = start(frames[0]), start(frames[0])
+        with pytest.raises(Exception, match="another program reads as consumer 'twin'"):
+            earlier.awaitTermination(60)
+        before = rows_read(later)
+        guest.nodes.until("more rows", lambda: rows_read(later) > before, 60)
+        two = start(frames[1]), start(frames[1])  # without a name, each has its own
+        before, behind = map(rows_read, two)
+        guest.nodes.until("rows of both", lambda: rows_read(two[0]) > before and rows_read(two[1]) > behind, 60)
+        assert [q.isActive for q in running] == [False, True, True, True]
+    finally:
+        for query in running:
+            query.stop()
 
 
 def test_what_cannot_be_read_is_one_clear_error(spark, tmp_path: Path):

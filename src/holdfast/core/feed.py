@@ -30,10 +30,19 @@ class Feed:
         "heard_ns",
         "next",
         "producer_epoch",
+        "query",
     )
 
     def __init__(
-        self, edge: Edge, consumer: Consumer, epoch: int, at: int, credit_max: int, *, bare: bool = False
+        self,
+        edge: Edge,
+        consumer: Consumer,
+        epoch: int,
+        at: int,
+        credit_max: int,
+        *,
+        bare: bool = False,
+        query: str = "",
     ) -> None:
         self.edge = edge
         self.consumer = consumer
@@ -43,6 +52,7 @@ class Feed:
         self.asked = at
         self.credit_max = credit_max
         self.bare = bare
+        self.query = query
         #: Newest epoch of the producer that this consumer has heard of: older rows are refused. Never goes back.
         self.producer_epoch = 0
         self.heard_ns = 0
@@ -52,7 +62,13 @@ class Feed:
         self.asked = self.next
         if producer is not None:
             message = Subscribe(
-                edge=self.edge, consumer=self.consumer, epoch=self.epoch, at=self.next, ack=self.ack, bare=self.bare
+                edge=self.edge,
+                consumer=self.consumer,
+                epoch=self.epoch,
+                at=self.next,
+                ack=self.ack,
+                bare=self.bare,
+                query=self.query,
             )
             ready.send.append((producer, message))
 
@@ -98,12 +114,16 @@ class Tap:
         self.limit = message.at + credit_max
         self.bare = message.bare
 
-    def flush(self, queue: OutputQueue, epoch: int, ready: Ready) -> None:
+    def flush(self, queue: OutputQueue, epoch: int, ready: Ready) -> bool:
+        """Send what it may have; false if no block begins where it stands."""
         if self.cursor >= queue.next or self.cursor >= self.limit or not self.address:
-            return
+            return True
         blocks = queue.read(self.cursor, self.limit - self.cursor)
+        if blocks is None:
+            return False
         if blocks:
             self.cursor = blocks[-1].end
             if self.bare:
                 blocks = tuple(msgspec.structs.replace(block, rows=()) for block in blocks)
             ready.send.append((self.address, Data(edge=queue.edge, epoch=epoch, blocks=blocks)))
+        return True

@@ -11,10 +11,11 @@ from holdfast.core.checkpoint import Method, Rounds
 from holdfast.core.copy import Copy
 from holdfast.core.feed import Feed, Tap
 from holdfast.core.ready import Ready, Spill
+from holdfast.errors import check
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
-from holdfast.model.messages import Data, Pasted, Subscribe, Trimmed
+from holdfast.model.messages import Barred, Data, Pasted, Subscribe, Trimmed
 from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
 
@@ -103,8 +104,8 @@ class Primary:
             self.said = True
             ready.notes.append(("failed", self.id, self.epoch, self.copy.failed))
         if made:
-            for (edge, _), tap in self.taps.items():
-                tap.flush(self._queue(edge), self.epoch, ready)
+            for (edge, consumer), tap in list(self.taps.items()):
+                self._flush(edge, consumer, tap, ready)
             spill(self.copy, ready)
         if not self.rounds.waiting and self.copy.consumed_since >= self.config.retained_soft_max:
             self.protect(now_ns, ready)
@@ -114,14 +115,35 @@ class Primary:
     def _queue(self, edge: Edge) -> OutputQueue:
         return next(q for q in self.copy.outputs if q.edge == edge)
 
+    def _flush(self, edge: Edge, consumer: Consumer, tap: Tap, ready: Ready) -> bool:
+        """Stream to a consumer; false: it cannot be, and was told. A reader's positions come from outside, from a
+        checkpoint of who knows what, and must not end a node: it would go on to the next. A unit's are our own. (One
+        that is ahead may be right: a new primary makes everything again. It shows when the queue gets there.)"""
+        queue = self._queue(edge)
+        if tap.flush(queue, self.epoch, ready):
+            return True
+        check(consumer not in self.topology.unit, "a position points into a block", f"{edge}: {tap.cursor}, {consumer}")
+        del self.taps[edge, consumer]
+        self._bar(tap.address, edge, consumer, tap.epoch, "position", ready)
+        return False
+
+    def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: str, ready: Ready) -> None:
+        ready.notes.append(("barred", self.id, edge, consumer, why))
+        ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
+
     def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> None:
         """A consumer asks. `fence` is the consumer's epoch as the record has it."""
+        if message.query not in ("", self.topology.query):
+            self._bar(source, message.edge, message.consumer, message.epoch, "foreign", ready)
+            return
         queue = self._queue(message.edge)
         tap = self.taps.setdefault((message.edge, message.consumer), Tap())
         if message.epoch < max(tap.epoch, fence):
             ready.notes.append(
                 ("fenced", self.id, message.edge, message.consumer, message.epoch, max(tap.epoch, fence))
             )
+            if message.consumer not in queue.owners:  # of two programs with one name: else it would ask on for ever
+                self._bar(source, message.edge, message.consumer, message.epoch, "fenced", ready)
             return
         if message.at < queue.trimmed:
             if message.consumer in self.topology.unit:
@@ -129,15 +151,15 @@ class Primary:
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))
             return
+        tap.point(source, message, self.config.credit_max)
+        if not self._flush(message.edge, message.consumer, tap, ready):
+            return  # before it holds or acknowledges anything
         if message.consumer not in queue.owners:
             queue.lease(message.consumer, now_ns + self.config.lease_ns)
-        tap.point(source, message, self.config.credit_max)
         freed = queue.ack(message.consumer, message.ack)
         if freed:
             ready.notes.append(("trimmed", self.id, message.edge, queue.trimmed))
             spill(self.copy, ready)
-        tap.flush(queue, self.epoch, ready)
-        if freed:
             self.pump(now_ns, ready)  # there may be room again
 
     def on_left(self, edge: Edge, consumer: Consumer, now_ns: int, ready: Ready) -> None:

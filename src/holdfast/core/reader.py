@@ -6,7 +6,7 @@ the rows instead of failing, because a node's death must never end a query. `com
 it is cumulative, so one that is skipped or comes twice does no harm.
 
 A reader that is no sink of the pipeline holds a lease. Once that lapsed, what it wanted may be gone: then `lost`
-says where the edge starts now, and the reader stops rather than skip rows.
+says where the edge starts now, and the reader stops rather than skip rows. It also stops where a producer bars it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.errors import check
 from holdfast.model.block import Block
 from holdfast.model.config import Config
 from holdfast.model.ids import Edge, Seat
-from holdfast.model.messages import Data, Pull, Push, Trimmed
+from holdfast.model.messages import Barred, Data, Pull, Push, Trimmed
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec, Topology
 
@@ -42,10 +42,15 @@ class Reader:
         self.config = config
         self.record = record
         #: `bare`: the machine follows positions and watermarks; tasks fetch the rows.
-        self.feeds = {e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=bare) for e in spec.edges}
+        query = topology.query if spec.leased else ""
+        self.feeds = {
+            e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=bare, query=query) for e in spec.edges
+        }
         self.buffers: dict[Edge, deque[Block]] = {e: deque() for e in spec.edges}
         #: Edges whose rows are gone (the lease lapsed), and where they start now.
         self.lost: dict[Edge, int] = {}
+        #: Edges whose producer will not serve this reader, and why.
+        self.barred: dict[Edge, str] = {}
         self.producers: dict[Edge, Seat | None] = {}
         self.asked_ns = now_ns
         self.asked = 0
@@ -63,6 +68,9 @@ class Reader:
             elif isinstance(message, Trimmed) and message.first > self.feeds[message.edge].next:
                 self.lost[message.edge] = message.first
                 ready.notes.append(("reader-lost", self.spec.id, message.edge, message.first))
+            elif isinstance(message, Barred) and message.epoch == self.feeds[message.edge].epoch:
+                self.barred[message.edge] = message.why
+                ready.notes.append(("reader-barred", self.spec.id, message.edge, message.why))
         else:
             self._turn(now_ns, ready)
             self._on_tick(now_ns, ready)
@@ -81,7 +89,7 @@ class Reader:
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
         retry_ns = self.config.retry_ns
         for edge, feed in self.feeds.items():
-            if now_ns - feed.heard_ns >= 3 * retry_ns and edge not in self.lost:
+            if now_ns - feed.heard_ns >= 3 * retry_ns and edge not in self.lost and edge not in self.barred:
                 feed.subscribe(self.producers[edge], now_ns, ready)
         if now_ns - self.asked_ns >= retry_ns:
             self.asked_ns = now_ns

@@ -125,6 +125,8 @@ class Subscribe(Message, frozen=True, kw_only=True):
     ack: int
     #: Positions and watermarks are enough: whoever asks fetches the rows elsewhere.
     bare: bool = False
+    #: Of a guest: the run that its positions are of. Those of another mean nothing here, even if there are blocks.
+    query: str = ""
 
 
 class Data(Message, frozen=True, kw_only=True):
@@ -139,6 +141,17 @@ class Trimmed(Message, frozen=True, kw_only=True):
     edge: Edge
     epoch: int
     first: int
+
+
+class Barred(Message, frozen=True, kw_only=True):
+    """To a reader that cannot be served, however often it asks."""
+
+    edge: Edge
+    #: The reader's, as it asked: what was said to an earlier life of it is no news to a later one.
+    epoch: int
+    #: "foreign": it is of another run; "position": no block begins where it wants to go on; "fenced": a later one reads
+    #: under its name.
+    why: str
 
 
 # --- captures ---------------------------------------------------------------------------------------------------------
@@ -353,6 +366,7 @@ AnyMessage = (
     | Subscribe
     | Data
     | Trimmed
+    | Barred
     | Capture
     | Pasted
     | Deliver

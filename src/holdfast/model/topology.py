@@ -47,6 +47,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     stages: tuple[StageSpec, ...]
     readers: tuple[ReaderSpec, ...]
 
+    @property
+    def query(self) -> str:
+        """Tells this run from others (the planner gives all stages of a plan the same)."""
+        return next((s.query for s in self.stages), "")
+
     @cached_property
     def unit(self) -> dict[Asset, UnitSpec]:
         return {u.id: u for u in self.units}

@@ -205,6 +205,8 @@ class Actions:
         until = time.monotonic() + float(ticket.get("wait_s", 0))
         if process.plan is None or edge not in process.plan.topology.consumers:
             raise InputError(f"not here: {process.name} knows no edge {edge!r}")
+        if ticket.get("query") and ticket["query"] != process.plan.query:
+            raise PeerError(f"foreign: {process.name} runs {process.plan.query}", detail=f"Not {ticket['query']}.")
         unit = process.plan.topology.producer[edge]
         schema = read_schema(process.plan.operator(operator_name(unit)).output)
         while True:
@@ -241,4 +243,9 @@ def _blocks(node: Node, unit: str, edge: str, start: int, end: int, ticket: dict
         )
     if queue.next < end:
         return None
-    return [block for block in queue.blocks if start <= block.start and block.end <= end]
+    found = [block for block in queue.blocks if start <= block.start and block.end <= end]
+    if start < end and not (found and found[0].start == start and found[-1].end == end):
+        raise PeerError(
+            f"foreign: blocks of {edge} do not begin or end there", detail=f"Asked for [{start}, {end}) by {consumer}."
+        )
+    return found

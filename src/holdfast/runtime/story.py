@@ -36,6 +36,7 @@ _TOLD: dict[str, tuple[float, str, str]] = {
     "stale-capture": (1, "fenced", "{2} refused a capture of {1} at epoch {3}."),
     "lapsed": (0, "lease-lapsed", "Reader {3} of {2} was silent too long; its rows are given up."),
     "gone": (5, "trimmed", "Reader {3} asks {2} from {4}; it starts at {5} now."),
+    "barred": (5, "refused", "Reader {3} of {2} is refused: {4}."),
     "turned-away": (1, "turned-away", "Batch {3} of {1} was turned away by {4}: {5}."),
 }
 _COUNTED = frozenset(("captured", "pasted", "promoted", "suspects", "sealed", "misfit", "failed"))

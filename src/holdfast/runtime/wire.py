@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.operators.capture import Capture
 
 #: Raised whenever a message cannot be understood by a node of the version before.
-PROTOCOL = 1
+PROTOCOL = 2
 #: No frame may be larger: a length that was damaged must not make a node allocate without end.
 FRAME_BYTES_MAX = 1 << 30
 

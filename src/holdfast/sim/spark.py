@@ -245,6 +245,9 @@ class SinkQuery:
         if reader.lost:
             self.failed = f"rows are gone: {reader.lost}"
             return
+        if reader.barred:
+            self.failed = f"turned away: {reader.barred}"
+            return
         batch = self.committed + 1
         if batch not in self.planned:
             latest = reader.latest()

@@ -6,19 +6,20 @@
 Writing, to a port of the pipeline, is in writer.py and port.py. What follows is about reading.
 
 Options: `stream` (an operator's name); `run` (directory of the run, or its run.json), or `endpoints` and `secret_file`;
-`consumer` (a name: two programs with the same one share its lease); `max_rows` a micro-batch. A reader that is not the
-pipeline's own holds a lease: while it reads, nothing is trimmed before it has committed; if it is silent for longer
-than the lease, rows may be gone, and it fails rather than skip them. A stream that ends keeps its lease until it
-lapses, since it may be started again from its checkpoint; and Spark kills the process so soon after it has called
-`stop` that this could tell nobody.
+`consumer` (a name for the lease: of two programs with one name the later reads on, the earlier fails); `max_rows` a
+micro-batch. A reader that is not the pipeline's own holds a lease: while it reads, nothing is trimmed before it has
+committed; if it is silent for longer than the lease, rows may be gone, and it fails rather than skip them. A stream
+that ends keeps its lease until it lapses, since it may be started again from its checkpoint; and Spark kills the
+process so soon after it has called `stop` that this could tell nobody.
 
 `spark.read` gives what is retained at the moment when Spark plans the query: a lease is taken then, and each task lets
 go of what it has read. So a DataFrame is one look; the next one is another `load()`.
 
-Offsets are positions and watermarks, {edge: [position, watermark]}. The latest offset comes from the core's `Reader`,
-which follows the edges without their rows in the driver's Python process; it never goes back. Tasks fetch rows from
-the nodes directly. Spark asks for the latest offset beyond `start` only when everything before `start` is in its commit
-log, so that each such question acknowledges `start`: the last batch of a stream that falls silent too.
+Offsets are positions and watermarks, {edge: [position, watermark]}. A guest's also name the run they are of, since its
+checkpoint is its own: positions of another run would skip rows here, or point nowhere. The latest offset comes from the
+core's `Reader`, which follows the edges without their rows in the driver's Python process; it never goes back. Tasks
+fetch rows from the nodes directly. Spark asks for the latest offset beyond `start` only when everything before `start`
+is in its commit log, so that each such question acknowledges `start`: the last batch of a stream that falls silent too.
 
 Nothing but positions moves while no rows come; then an empty batch is planned only now and then, so that the units'
 queues can be trimmed (and at once when a stream ends, or with `watermarks`, which stages between operators set).
@@ -76,6 +77,9 @@ EMPTY_S = 2.0
 #: A fail-over is waited out; a reader that has heard nothing for so long says so.
 HOLD_S_MAX = 60.0
 
+#: In a guest's offsets: the run. No edge is called so.
+RUN = "run"
+
 Offset = dict[Edge, list[int]]
 #: Edge, start, end, rows.
 Span = tuple[Edge, int, int, int]
@@ -87,6 +91,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     directory: str
     stream: str
+    #: Empty: each reader gives itself a name, since one DataFrame may be read by several queries.
     consumer: str
     #: 0: not the pipeline's own.
     epoch: int
@@ -110,7 +115,7 @@ class HoldfastDataSource(DataSource):
             run=run_of(options),
             directory=directory.removesuffix("run.json"),
             stream=options["stream"],
-            consumer=options.get("consumer") or f"reader-{uuid.uuid4().hex[:12]}",
+            consumer=options.get("consumer", ""),
             epoch=_number(options, "epoch", 0),
             parallelism=_number(options, "parallelism", 4),
             max_rows=_number(options, "max_rows", 0),
@@ -207,7 +212,7 @@ class HoldfastReader(DataSourceReader):
         idle = set(start) - {edge for edge, *_ in wanted}
         if idle:
             let_go(self.settings.run, self.settings.consumer, idle)
-        return orders(self.settings, wanted, record, last=True) if wanted else []
+        return orders(self.settings, wanted, record, self.plan.query, last=True) if wanted else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
@@ -273,7 +278,7 @@ def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edg
     return found, trouble
 
 
-def orders(settings: Options, wanted: list[Span], record: Record, *, last: bool = False) -> list[Pieces]:
+def orders(settings: Options, wanted: list[Span], record: Record, query: str, *, last: bool = False) -> list[Pieces]:
     """(edge, start, end, rows) dealt out to tasks: few if there is little to read."""
     wanted = [w for w in wanted if w[1] < w[2]]
     rows = sum(w[3] for w in wanted)
@@ -291,6 +296,7 @@ def orders(settings: Options, wanted: list[Span], record: Record, *, last: bool 
                 run=settings.run,
                 consumer=settings.consumer,
                 epoch=settings.epoch,
+                query=query,
                 pieces=tuple(hand),
                 homes={piece.unit: homes[piece.unit] for piece in hand if piece.unit in homes},
                 version=record.version,
@@ -304,34 +310,56 @@ def orders(settings: Options, wanted: list[Span], record: Record, *, last: bool 
 
 class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: Options) -> None:
-        self.settings = settings
+        name = settings.consumer or f"reader-{uuid.uuid4().hex[:12]}"
+        self.settings = msgspec.structs.replace(settings, consumer=name)
         self._follower: Follower | None = None
         self._moved = time.monotonic()
         #: With the trigger `availableNow`: where each edge ended when the query began.
         self._ends: dict[Edge, int] | None = None
 
+    @cached_property
+    def plan(self) -> Plan:
+        plan = plan_of(self.settings.run, self.settings.directory)
+        if not self.settings.epoch and self.settings.consumer in (*plan.topology.unit, *plan.topology.stage):
+            raise ConfigError(
+                f'format("holdfast"): consumer {self.settings.consumer!r} is a part of the pipeline itself',
+                hint='Give another name: .option("consumer", ...), or none.',
+            )
+        return plan
+
     def follower(self, start: Offset) -> Follower:
         if self._follower is None:
-            self._follower = Follower(self.settings, plan_of(self.settings.run, self.settings.directory), start)
+            self._follower = Follower(self.settings, self.plan, start)
         return self._follower
 
+    def _signed(self, positions: Offset) -> dict:
+        """As Spark keeps it. The pipeline's own stages need no run in it: their checkpoints are claimed for one."""
+        return positions if self.settings.epoch else {**positions, RUN: self.plan.query}
+
+    def _own(self, offset: dict) -> Offset:
+        """The positions of what Spark has kept, if they are of this run."""
+        if not self.settings.epoch and offset.get(RUN) != self.plan.query:
+            raise _of_another_run(f"The run is {self.plan.query}, they are of {offset.get(RUN, 'an unknown one')}.")
+        return {edge: at for edge, at in offset.items() if edge != RUN}
+
     def initialOffset(self) -> dict:
-        plan = plan_of(self.settings.run, self.settings.directory)
         if self.settings.epoch:
-            return {edge: [0, WATERMARK_MIN] for edge in edges_of(plan.operator(self.settings.stream))}
+            return {edge: [0, WATERMARK_MIN] for edge in edges_of(self.plan.operator(self.settings.stream))}
         self.stop()
-        self._follower, start, _ = hold(self.settings, plan)
-        return start
+        self._follower, start, _ = hold(self.settings, self.plan)
+        return self._signed(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        plan = plan_of(self.settings.run, self.settings.directory)
-        found = bounds(self.settings, edges_of(plan.operator(self.settings.stream)))
+        found = bounds(self.settings, edges_of(self.plan.operator(self.settings.stream)))
         self._ends = {edge: end for edge, (_, end) in found.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.settings.max_rows) if self.settings.max_rows else ReadAllAvailable()
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:
+        return self._signed(self._latest(self._own(start), limit))
+
+    def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         follower = self.follower(start)
         follower.acknowledge(start)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
@@ -351,15 +379,16 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:
-        follower = self.follower(start)
-        return orders(self.settings, follower.between(start, end), follower.record())
+        first, last = self._own(start), self._own(end)
+        follower = self.follower(first)
+        return orders(self.settings, follower.between(first, last), follower.record(), self.plan.query)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
 
     def commit(self, end: dict) -> None:
         if self._follower is not None:
-            self._follower.acknowledge(end)
+            self._follower.acknowledge(self._own(end))
 
     def stop(self) -> None:
         if self._follower is not None:
@@ -372,16 +401,19 @@ class Follower:
 
     def __init__(self, settings: Options, plan: Plan, start: Offset) -> None:
         run = settings.run
+        self.consumer = settings.consumer
+        # nobody counts a guest's lives: of two programs with one name, the one that began later goes on
+        epoch = settings.epoch or time.time_ns()
         spec = ReaderSpec(id=settings.consumer, edges=tuple(start), leased=not settings.epoch)
         self._changed = threading.Event()
         self._loop: MachineLoop | None = None
-        address = f"{settings.consumer}.{settings.stream}@{settings.epoch}"
+        address = f"{settings.consumer}.{settings.stream}@{epoch}"
         self.peer = Peer(address, run.endpoints, run.security(), self._hear)
         record = ask_record(self.peer, _silent)
         positions = {edge: position for edge, (position, _) in start.items()}
         machine = Reader(
             spec,
-            settings.epoch,
+            epoch,
             plan.topology,
             ask_config(self.peer),
             record,
@@ -433,7 +465,7 @@ class Follower:
     def latest(self, start: Offset, rows_max: int, ends: dict[Edge, int] | None = None) -> tuple[Offset, int]:
         """As far as the edges have come since `start` (and no further than `ends`), and the rows in between."""
 
-        def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int]]:
+        def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int], dict[Edge, str]]:
             found: Offset = {}
             rows = 0
             each_max = max(1, rows_max // max(1, len(reader.buffers)))
@@ -451,9 +483,17 @@ class Follower:
                     taken += rows_of(block)
                 rows += taken
                 found[edge] = [at, mark]
-            return found, rows, dict(reader.lost)
+            return found, rows, dict(reader.lost), dict(reader.barred)
 
-        found, rows, lost = self._ask(look)
+        found, rows, lost, barred = self._ask(look)
+        if "fenced" in barred.values():
+            raise HoldfastError(
+                f"another program reads as consumer {self.consumer!r}",
+                detail="It began later, and goes on; this one ends.",
+                hint='Give each its own name: .option("consumer", ...), or none.',
+            )
+        if barred:
+            raise _of_another_run(f"{json.dumps({e: start[e][0] for e in barred})} are no positions of this one.")
         if lost:
             raise Gone(
                 "rows of this stream are gone before they were read",
@@ -485,6 +525,15 @@ class Follower:
         if self._loop is not None:
             self._loop.stop()
         self.peer.close()
+
+
+def _of_another_run(detail: str) -> HoldfastError:
+    return HoldfastError(
+        'format("holdfast"): these offsets are of another run of the pipeline',
+        detail=detail,
+        hint="Every run counts anew. Remove the query's checkpoint (checkpointLocation), or give it a new one, to read "
+        "this run from what is retained.",
+    )
 
 
 def rows_of(block: Block) -> int:

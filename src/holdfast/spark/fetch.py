@@ -48,6 +48,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     #: Who was primary of each unit when this was planned, by which record.
     homes: dict[str, Name]
     version: int
+    #: The run that the positions are of: another one's nodes may listen there by now.
+    query: str = ""
     #: Nobody reads on from here: the lease is let go of when everything was fetched.
     last: bool = False
 
@@ -66,6 +68,7 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
         "end": piece.end,
         "consumer": order.consumer,
         "epoch": order.epoch,
+        "query": order.query,
         "wait_s": NODE_WAIT_S,
     }
     until = time.monotonic() + limit_s
@@ -78,7 +81,7 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
                 return [chunk.data for chunk in stream if chunk.data is not None and chunk.data.num_rows]
             except (HoldfastError, pa.ArrowException, OSError) as error:
                 told = error if isinstance(error, HoldfastError) else told_error(error, home)
-                if told.what.startswith(("fenced", "trimmed")):
+                if told.what.startswith(("fenced", "trimmed", "foreign")):
                     raise Gone(told.what, detail=told.detail, hint=told.hint) from error
                 trouble = f"{told.what} {told.detail}"
                 if isinstance(error.__cause__ or error, flight.FlightTimedOutError):  # a large piece, or a slow way

@@ -414,6 +414,78 @@ def test_a_guest_whose_rows_are_gone_holds_nothing():
     assert queue.leases == {"g0": 5 + CONFIG.lease_ns}
 
 
+def barred(ready: Ready) -> list[tuple[str, int, str]]:
+    return [(to, x.epoch, x.why) for to, x in ready.send if isinstance(x, m.Barred)]
+
+
+@pytest.mark.parametrize("consumer", ["g0", "r0"])
+def test_a_reader_whose_position_is_inside_a_block_is_told_and_the_node_lives(consumer: str):
+    """Its checkpoint is of another run, in which blocks ended elsewhere."""
+    made, ready = host(), Ready()
+    queue = made.copies["u0"].outputs[0]
+    queue.append(((1, 2, 3),), 4)
+    before = dict(queue.acks)
+    made.on_subscribe("g0@7", m.Subscribe(edge="u0.0", consumer=consumer, epoch=7, at=1, ack=1), 0, ready)
+    assert barred(ready) == [("g0@7", 7, "position")]
+    assert (queue.acks, queue.leases, made.primaries["u0"].taps) == (before, {}, {})
+
+
+def test_a_reader_ahead_of_a_new_primary_is_waited_for_and_told_if_no_block_ends_where_it_stands():
+    made, ready = host(), Ready()
+    primary = made.primaries["u0"]
+    for consumer, at in (("right", 2), ("wrong", 3)):
+        made.on_subscribe(consumer, m.Subscribe(edge="u0.0", consumer=consumer, epoch=1, at=at, ack=at), 0, ready)
+    assert ready.send == []
+    for batch, start in enumerate((0, 3, 6)):  # each closes a window: a row and a watermark
+        feed(made.copies["u0"], "s0>u0", start, [(1, 10 * batch + 5, 1)], 10 * batch + 10, batch)
+    primary.pump(0, ready)
+    assert barred(ready) == [("wrong", 1, "position")]
+    assert [to for to, x in ready.send if isinstance(x, m.Data)] == ["right"]
+    assert list(primary.taps) == [("u0.0", "right")]
+
+
+def test_a_units_position_inside_a_block_is_still_a_bug_of_ours():
+    topology = layered(stages=1, units=1, tops=1)
+    made = Host("a#1", topology, CONFIG, op)
+    placed = {unit: place() for unit in topology.unit}
+    made.on_record(msgspec.structs.replace(record(1, place()), places=placed), 0, Ready())
+    made.copies["u0"].outputs[0].append(((1, 2, 3),), 4)
+    with pytest.raises(InvariantError, match="points into a block"):
+        made.on_subscribe("a#1", m.Subscribe(edge="u0.0", consumer="v0", epoch=1, at=1, ack=1), 0, Ready())
+
+
+def test_a_guest_of_another_run_is_told_whatever_its_position():
+    made, ready = host(), Ready()
+    ask = {"edge": "u0.0", "consumer": "g0", "epoch": 1, "at": 0, "ack": 0}
+    made.on_subscribe("g0", m.Subscribe(query="of-yesterday", **ask), 0, ready)
+    assert barred(ready) == [("g0", 1, "foreign")]
+    assert made.copies["u0"].outputs[0].leases == {}
+    made.on_subscribe("g0", m.Subscribe(query=ONE.query, **ask), 0, ready)
+    assert "g0" in made.copies["u0"].outputs[0].leases
+
+
+def test_of_two_guests_with_one_name_the_later_reads_and_the_earlier_is_told():
+    made, ready = host(), Ready()
+    ask = {"edge": "u0.0", "consumer": "g0", "at": 0, "ack": 0}
+    made.on_subscribe("g0@1", m.Subscribe(epoch=1, **ask), 0, ready)
+    made.on_subscribe("g0@2", m.Subscribe(epoch=2, **ask), 0, ready)
+    assert barred(ready) == []
+    made.on_subscribe("g0@1", m.Subscribe(epoch=1, **ask), 0, ready)
+    assert barred(ready) == [("g0@1", 1, "fenced")]
+    assert made.primaries["u0"].taps["u0.0", "g0"].address == "g0@2"
+
+
+def test_a_reader_that_is_turned_away_asks_no_more_and_one_of_a_later_life_is_not_meant():
+    made = reader(leased=True)
+    assert {x.query for _, x in made.step(TICK, 0).send if isinstance(x, m.Subscribe)} == {ONE.query}
+    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=0, why="fenced")), 0)
+    assert made.barred == {}
+    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=1, why="fenced")), 0)
+    assert made.barred == {"u0.0": "fenced"}
+    ready = made.step(TICK, 400 * MS)
+    assert [type(x) for _, x in ready.send] == [m.Pull]
+
+
 def test_a_guest_that_leaves_lets_go_of_rows_at_once_and_leaves_no_lease_to_lapse():
     made, ready = host(), Ready()
     queue = made.copies["u0"].outputs[0]

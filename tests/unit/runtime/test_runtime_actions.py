@@ -112,3 +112,21 @@ def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():
         assert queue_.lapse(110) == ["guest"]
     with pytest.raises(PeerError, match="trimmed"):
         fetch("guest", 110)
+
+
+def test_a_fetch_that_begins_or_ends_inside_a_block_is_refused_rather_than_cut():
+    queue_ = OutputQueue("u0.0", ("sink",), 100, 100)
+    for mark in range(2):
+        queue_.append(((1, 2, 3),), mark)
+    primary = SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=SimpleNamespace(lease_ns=100))
+    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(primaries={"u0": primary}))
+
+    def fetch(start: int, end: int):
+        return _blocks(node, "u0", "u0.0", start, end, {"consumer": "guest"}, 0)  # pyright: ignore[reportArgumentType]
+
+    assert fetch(0, 4) == list(queue_.blocks)
+    assert fetch(2, 2) == []
+    assert fetch(2, 6) is None  # still to come
+    for start, end in ((0, 3), (1, 4), (1, 2)):
+        with pytest.raises(PeerError, match="foreign"):
+            fetch(start, end)
