@@ -177,7 +177,10 @@ def _throughput(keys: int, files: int, rows: int, first: int, rounds: int, scrat
             measured = _holdfast(mine, home, *span, nodes) if nodes else _plain(mine, home, *span)
             found[system].append(measured)
             print(f"    {keys:>10,} keys  {system:<28} {measured}", flush=True)
-    return [{"keys": keys, "system": system, **_median(of), "rounds": of} for system, of in found.items()]
+    return [
+        {"keys": keys, "system": system, **_median(of), "rounds": [o["rows_per_s"] for o in of]}
+        for system, of in found.items()
+    ]
 
 
 def _median(rounds: list[dict[str, float]]) -> dict[str, float]:
