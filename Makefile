@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml
 	-@$(BIN)/python -m holdfast.spark.archive 2>/dev/null | tail -n 1
 	touch $@
 
-demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about three minutes)
+demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about five minutes)
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (under 20 minutes)
