@@ -178,7 +178,13 @@ def _throughput(keys: int, files: int, rows: int, first: int, rounds: int, scrat
             found[system].append(measured)
             print(f"    {keys:>10,} keys  {system:<28} {measured}", flush=True)
     return [
-        {"keys": keys, "system": system, **_median(of), "rounds": [o["rows_per_s"] for o in of]}
+        {
+            "keys": keys,
+            "system": system,
+            **_median(of),
+            "rounds": [o["rows_per_s"] for o in of],
+            "cpu_rounds": [o["cpu_s_per_100k"] for o in of],
+        }
         for system, of in found.items()
     ]
 

@@ -248,7 +248,7 @@ def test_a_guest_with_the_checkpoint_of_another_run_fails_and_no_node_does(guest
         offset["talkers-0.0"][0] -= 1
 
     def error_of_one_less() -> str:
-        """None where the last block was a watermark alone: before it another block ends, and all is well."""
+        """Empty where the last block was a watermark alone: before it another block ends, and all is well."""
         change_offsets(checkpoint, move)
         try:
             read_on()
