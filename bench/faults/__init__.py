@@ -194,12 +194,12 @@ def _file(example: str) -> Path:
 
 
 def _flows(started: LocalRun) -> bool:
-    """Some unit has put something out."""
+    """Some shard has put something out."""
     try:
         nodes = cluster_status(started.run)["nodes"]
     except HoldfastError:
         return False
-    return any(unit.get("rows_out") for answer in nodes.values() for unit in answer["units"].values())
+    return any(shard.get("rows_out") for answer in nodes.values() for shard in answer["shards"].values())
 
 
 def run(quick: bool) -> Report:

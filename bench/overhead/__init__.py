@@ -2,9 +2,9 @@
 
 Throughput: a backlog of parquet files, one file per micro-batch, count and sum per key over tumbling windows, from
 1,000 to 10,000,000 keys; rows per second and CPU seconds per 100,000 rows between the commit of an early batch and
-that of the last one, over all processes of each system; Holdfast is through only when its units have consumed all and
+that of the last one, over all processes of each system; Holdfast is through only when its shards have consumed all and
 its sink has written what came of it. Protection off is a single node, on is three with a backup of
-every unit. Delay: 20,000 rows a second by the wall clock (the source of bench/recovery), the time between the end of a
+every shard. Delay: 20,000 rows a second by the wall clock (the source of bench/recovery), the time between the end of a
 window and its arrival at the sink.
 """
 
@@ -139,16 +139,16 @@ def _holdfast(options: dict[str, Any], home: Path, first: int, last: int, rows: 
 
 
 def _everything_is_through(started, sink: str) -> float:
-    """When units had consumed all they were handed, and the sink had written the last rows that came of it."""
+    """When shards had consumed all they were handed, and the sink had written the last rows that came of it."""
     from holdfast.cli.watch import cluster_status
 
     consumed, deadline = 0.0, time.time() + LIMIT_S
     while time.time() < deadline:
         nodes = cluster_status(started.run)["nodes"].values()
-        units = [unit for node in nodes for unit in node["units"].values() if unit["role"] == "primary"]
-        if not consumed and not any(edge["waiting"] for unit in units for edge in unit["inputs"].values()):
+        shards = [shard for node in nodes for shard in node["shards"].values() if shard["role"] == "primary"]
+        if not consumed and not any(edge["waiting"] for shard in shards for edge in shard["inputs"].values()):
             consumed = time.time()
-        queues = [queue for unit in units for queue in unit["outputs"].values()]
+        queues = [queue for shard in shards for queue in shard["outputs"].values()]
         if consumed and all(ack >= queue["next"] for queue in queues for ack in queue["acks"].values()):
             break
         time.sleep(0.1)

@@ -3,7 +3,7 @@
 Both read a source that makes 20,000 rows a second by the wall clock, count per key over short tumbling windows (short,
 so that the cadence of the output does not hide the gap) and write through the same foreachBatch sink. Plain Spark is
 killed (driver and JVM) and started again at once with its checkpoint. On Holdfast nodes are killed: those that hold
-units only, and those that also run a Spark stage. A gap is the longest pause between two arrivals at the sink around
+shards only, and those that also run a Spark stage. A gap is the longest pause between two arrivals at the sink around
 the kill; Holdfast's is also measured on the stream itself, by a guest, because the sink is a Spark query with a cadence
 of its own.
 """
@@ -131,9 +131,9 @@ def _plain(kills: int, quiet_s: float, home: Path) -> list[dict[str, Any]]:
 
 
 def _holdfast(kills: int, quiet_s: float, home: Path, kind: str) -> list[dict[str, Any]]:
-    """Kill nodes that run a Spark stage (with a warm standby elsewhere), or nodes that hold units only (without)."""
+    """Kill nodes that run a Spark stage (with a warm standby elsewhere), or nodes that hold shards only (without)."""
     from holdfast.cli.run import Options, start_run
-    from holdfast.runtime.probe import Probe
+    from holdfast.runtime.client.probe import Probe
 
     staged = kind == "a Spark stage"
     options = _options(home)
@@ -169,7 +169,7 @@ def _holdfast(kills: int, quiet_s: float, home: Path, kind: str) -> list[dict[st
 
 
 def _wait_until_calm(started, quiet_s: float) -> None:
-    """All nodes are back, every unit has a backup, every stage a standby that is ready (if any); then a while more."""
+    """All nodes are back, every shard has a backup, every stage a standby that is ready (if any); then a while more."""
     from holdfast.cli.watch import cluster_status
 
     deadline = time.monotonic() + CALM_LIMIT_S
@@ -181,7 +181,7 @@ def _wait_until_calm(started, quiet_s: float) -> None:
 
 
 def _victim(started, *, with_stage: bool, number: int) -> str:
-    """A node that runs a stage, or one that runs none but holds units; the coordinator is among them now and then."""
+    """A node that runs a stage, or one that runs none but holds shards; the coordinator is among them now and then."""
     from holdfast.cli.watch import cluster_status
 
     places = cluster_status(started.run)["record"]["places"]
@@ -198,10 +198,10 @@ def run(quick: bool) -> Report:
     report = Report("recovery", DESCRIPTION)
     kills, quiet_s = (2, 5.0) if quick else (5, 8.0)
     with scratch("recovery") as base:
-        homes = {name: base / name for name in ("units", "stage", "plain")}
+        homes = {name: base / name for name in ("shards", "stage", "plain")}
         for home in homes.values():
             home.mkdir()
-        rows = _holdfast(kills, quiet_s, homes["units"], "units only")
+        rows = _holdfast(kills, quiet_s, homes["shards"], "shards only")
         rows += _plain(kills, quiet_s, homes["plain"])
         rows += _holdfast(min(kills, 3), quiet_s, homes["stage"], "a Spark stage")
     tell(report, rows)
@@ -216,17 +216,17 @@ def tell(report: Report, rows: list[dict[str, Any]]) -> None:
         return [r["gap_s"] for r in rows if (r["system"], r["of"], r["at"]) == (system, of, at)]
 
     plain = statistics.median(gaps("plain Structured Streaming", "driver", "sink"))
-    stream = statistics.median(gaps("Holdfast", "units only", "stream"))
-    sink = statistics.median(gaps("Holdfast", "units only", "sink"))
+    stream = statistics.median(gaps("Holdfast", "shards only", "stream"))
+    sink = statistics.median(gaps("Holdfast", "shards only", "sink"))
     staged = statistics.median(gaps("Holdfast", "a Spark stage", "sink"))
     stretch = statistics.median(
-        r["gap_s"] - r["usual_s"] for r in rows if (r["of"], r["at"]) == ("units only", "stream")
+        r["gap_s"] - r["usual_s"] for r in rows if (r["of"], r["at"]) == ("shards only", "stream")
     )
     detection_s = 0.05  # a refused connection; five heartbeats of 100 ms for a machine that only froze
     goal = "issue 4, design §7"
-    report.claim("gap on the stream, node with units", goal, "<= 1/40 of plain", f"{plain / stream:.0f} times shorter",
+    report.claim("gap on the stream, node with shards", goal, "<= 1/40 of plain", f"{plain / stream:.0f} times shorter",
                  stream * 40 <= plain)  # fmt: skip
-    report.claim("gap at the sink, node with units", goal, "<= 1/40 of plain", f"{plain / sink:.0f} times shorter",
+    report.claim("gap at the sink, node with shards", goal, "<= 1/40 of plain", f"{plain / sink:.0f} times shorter",
                  sink * 40 <= plain)  # fmt: skip
     report.claim("gap on the stream beyond its usual pause", goal, "detection (0.05 s) + 0.1 s",
                  f"{stretch:.3f} s", stretch <= detection_s + 0.1)  # fmt: skip

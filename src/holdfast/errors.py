@@ -69,7 +69,7 @@ class OverflowInWindowError(StateError):
 
 
 class InvariantError(HoldfastError):
-    """A bug of ours. Never caught: a wrong answer is worse than a stopped unit."""
+    """A bug of ours. Never caught: a wrong answer is worse than a stopped shard."""
 
 
 def one_line(error: HoldfastError) -> str:

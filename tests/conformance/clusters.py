@@ -34,8 +34,8 @@ class Cluster(Protocol):
     def kill_driver(self, stage: str) -> None: ...
     def kill_reader(self, reader: str) -> None: ...
     def drain(self, name: str) -> None: ...
-    def primary_of(self, unit: str) -> str: ...
-    def backup_of(self, unit: str) -> str: ...
+    def primary_of(self, shard: str) -> str: ...
+    def backup_of(self, shard: str) -> str: ...
     def members(self) -> dict[str, int]: ...
     def finish(self) -> str:
         """End the sources, wait, and compare the sinks with a batch computation: what is wrong, or nothing."""
@@ -47,9 +47,9 @@ class SimCluster:
 
     def close(self) -> None: ...
 
-    def __init__(self, nodes: int = 4, units: int = 4, seed: int = 11) -> None:
+    def __init__(self, nodes: int = 4, shards: int = 4, seed: int = 11) -> None:
         self.run = Simulation(
-            Setup(seed=seed, nodes=nodes, topology=layered(stages=1, units=units, tops=1), safety_ms=6_000)
+            Setup(seed=seed, nodes=nodes, topology=layered(stages=1, shards=shards, tops=1), safety_ms=6_000)
         )
         for name in self.run.world.names:
             self.run.world.start_node(name)
@@ -80,11 +80,11 @@ class SimCluster:
     def drain(self, name: str) -> None:
         self._do(kind="drain", node=name)
 
-    def primary_of(self, unit: str) -> str:
-        return name_of(self.run.checker.record.places[unit].primary or "")
+    def primary_of(self, shard: str) -> str:
+        return name_of(self.run.checker.record.places[shard].primary or "")
 
-    def backup_of(self, unit: str) -> str:
-        return name_of(self.run.checker.record.places[unit].backup or "")
+    def backup_of(self, shard: str) -> str:
+        return name_of(self.run.checker.record.places[shard].backup or "")
 
     def members(self) -> dict[str, int]:
         return self.run.checker.record.members
@@ -102,9 +102,9 @@ class NodeCluster:
     #: Real milliseconds for one of the simulator's.
     SCALE = 3.0
 
-    def __init__(self, nodes: int = 4, units: int = 4) -> None:
+    def __init__(self, nodes: int = 4, shards: int = 4) -> None:
         self._made = tempfile.TemporaryDirectory(prefix="holdfast-")
-        self.nodes = Nodes(Path(self._made.name) / "run", layered_plan(units=units, tops=1), nodes)
+        self.nodes = Nodes(Path(self._made.name) / "run", layered_plan(shards=shards, tops=1), nodes)
         self._timers: list[threading.Timer] = []
         self.nodes.start()
         self.nodes.wait_up()
@@ -150,14 +150,14 @@ class NodeCluster:
     def drain(self, name: str) -> None:
         self.nodes.caller.call(self.nodes.alive()[-1], "drain", {"name": name}, timeout=15)
 
-    def _place(self, unit: str) -> dict:
-        return self.nodes.until("the record", self.nodes.status)["places"][unit]
+    def _place(self, shard: str) -> dict:
+        return self.nodes.until("the record", self.nodes.status)["places"][shard]
 
-    def primary_of(self, unit: str) -> str:
-        return name_of(self._place(unit)["primary"] or "")
+    def primary_of(self, shard: str) -> str:
+        return name_of(self._place(shard)["primary"] or "")
 
-    def backup_of(self, unit: str) -> str:
-        return name_of(self._place(unit)["backup"] or "")
+    def backup_of(self, shard: str) -> str:
+        return name_of(self._place(shard)["backup"] or "")
 
     def members(self) -> dict[str, int]:
         return self.nodes.until("the record", self.nodes.status)["members"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from clusters import CLUSTERS, Cluster
 
-UNITS = ("u0", "u1", "u2", "u3", "v0")
+SHARDS = ("u0", "u1", "u2", "u3", "v0")
 
 
 @pytest.fixture(params=["simulator", pytest.param("nodes", marks=pytest.mark.slow)])
@@ -27,7 +27,7 @@ def until(cluster: Cluster, what: str, holds: Callable[[], bool]) -> None:
 
 
 def is_protected(cluster: Cluster) -> bool:
-    return all(cluster.primary_of(unit) and cluster.backup_of(unit) for unit in UNITS)
+    return all(cluster.primary_of(shard) and cluster.backup_of(shard) for shard in SHARDS)
 
 
 def test_nothing_happens_and_the_result_is_right(cluster: Cluster):
@@ -35,7 +35,7 @@ def test_nothing_happens_and_the_result_is_right(cluster: Cluster):
     assert cluster.finish() == ""
 
 
-def test_a_killed_node_is_replaced_and_its_units_run_elsewhere(cluster: Cluster):
+def test_a_killed_node_is_replaced_and_its_shards_run_elsewhere(cluster: Cluster):
     cluster.run_for(800)
     victim, heir = cluster.primary_of("u1"), cluster.backup_of("u1")
     cluster.kill(victim)
@@ -84,7 +84,7 @@ def test_driver_and_reader_die_and_every_row_counts_once(cluster: Cluster):
 def test_a_drained_node_holds_nothing_and_may_then_die(cluster: Cluster):
     cluster.run_for(800)
     cluster.drain("n0")
-    until(cluster, "n0 runs nothing", lambda: "n0" not in [cluster.primary_of(u) for u in UNITS])
-    until(cluster, "n0 backs nothing up", lambda: "n0" not in [cluster.backup_of(u) for u in UNITS])
+    until(cluster, "n0 runs nothing", lambda: "n0" not in [cluster.primary_of(u) for u in SHARDS])
+    until(cluster, "n0 backs nothing up", lambda: "n0" not in [cluster.backup_of(u) for u in SHARDS])
     cluster.kill("n0")
     assert cluster.finish() == ""

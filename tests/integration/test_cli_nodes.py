@@ -19,7 +19,7 @@ from support.tls import make_tls
 
 from holdfast.cli import cluster
 from holdfast.cli.main import main
-from holdfast.runtime.security import make_secret
+from holdfast.runtime.net.security import make_secret
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_nodes_wait_get_a_pipeline_tell_of_it_and_stop(tmp_path, capsys, monkeyp
     file = tmp_path / "netmon.py"
     file.write_text("# planned already\n")
     # the planner alone needs a JVM, and it is not what this is about
-    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (layered_plan(units=2, tops=0), []))
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (layered_plan(shards=2, tops=0), []))
     code, told = call(capsys, "submit", str(file), "--config", str(config), "--json")
     assert code == 0, told
     assert json.loads(told)["nodes"] == NAMES
@@ -93,19 +93,19 @@ def test_nodes_wait_get_a_pipeline_tell_of_it_and_stop(tmp_path, capsys, monkeyp
         assert code == 0 or "are preparing" in told, told
         if code == 0:
             status = json.loads(told)
-            if all(unit.get("rows_in") for unit in status["units"].values()):
+            if all(shard.get("rows_in") for shard in status["shards"].values()):
                 break
         assert time.monotonic() < deadline, told + logs()
         time.sleep(0.1)
-    assert sorted(status["units"]) == ["u0", "u1"]
+    assert sorted(status["shards"]) == ["u0", "u1"]
     assert call(capsys, "status", str(run))[0] == 0
-    again = msgspec.structs.replace(layered_plan(units=2, tops=0), query="again")
+    again = msgspec.structs.replace(layered_plan(shards=2, tops=0), query="again")
     monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (again, []))
     code, told = call(capsys, "submit", str(file), "--config", str(config), "--json")
     assert code == 0, told
     assert json.loads(told)["already"] == NAMES
     assert json.loads(told)["query"] == layered_plan().query
-    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (layered_plan(units=3, tops=0), []))
+    monkeypatch.setattr(cluster, "plan_file", lambda file, scratch, **_: (layered_plan(shards=3, tops=0), []))
     code, told = call(capsys, "submit", str(file), "--config", str(config))
     assert code == 2
     assert "run another pipeline" in told

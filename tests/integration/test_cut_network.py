@@ -78,7 +78,7 @@ def held_by(nodes: Nodes, name: str, *seats: str) -> list[str]:
 @apart
 def test_a_node_that_is_cut_off_for_a_while_doubles_nothing_and_comes_back(tmp_path: Path):
     with running(tmp_path, 4) as (nodes, network):
-        # One that runs units only; the coordinator, which runs the source too; and one that could not be voted out by
+        # One that runs shards only; the coordinator, which runs the source too; and one that could not be voted out by
         # three of four if those two did not take part again.
         for name in ("n2", "n0", "n1"):
             held = held_by(nodes, name, "primary")
@@ -102,7 +102,7 @@ def test_a_node_that_is_cut_off_for_a_while_doubles_nothing_and_comes_back(tmp_p
 
 @apart
 def test_nodes_that_were_split_in_halves_go_on_soon_after(tmp_path: Path):
-    """A unit has both its copies on the far side, so nobody can go on. What is on its way is sent again after 0.2 s,
+    """A shard has both its copies on the far side, so nobody can go on. What is on its way is sent again after 0.2 s,
     0.4 s, 0.8 s, …: on the old connections nothing would come before 11 s after the heal."""
     with running(tmp_path, 4) as (nodes, network):
         network.cut("n2", "n3")

@@ -25,11 +25,11 @@ from support.tls import make_tls
 from holdfast.cli.story import read_events
 from holdfast.errors import DAMAGED, PeerError
 from holdfast.model import messages as m
-from holdfast.runtime import wire
-from holdfast.runtime.local import LocalNodes
-from holdfast.runtime.security import Security, make_secret
-from holdfast.runtime.transport import Caller, Peer
-from holdfast.runtime.warm import warm
+from holdfast.runtime.client.local import LocalNodes
+from holdfast.runtime.net import wire
+from holdfast.runtime.net.security import Security, make_secret
+from holdfast.runtime.net.transport import Caller, Peer
+from holdfast.runtime.node.warm import warm
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import Order, Piece, fetch
 
@@ -82,7 +82,7 @@ def test_a_node_starts_fast_and_stays_small(make: Make):
 
 
 def test_a_node_with_the_wrong_secret_is_turned_away_and_the_rest_runs(make: Make, tmp_path: Path):
-    nodes = make(layered_plan(units=2, tops=0), 3, settings={"start_wait": "1 s"})
+    nodes = make(layered_plan(shards=2, tops=0), 3, settings={"start_wait": "1 s"})
     make_secret(tmp_path / "other")
     nodes.start("n0", "n1")
     nodes.processes["n2"] = nodes.spawn("n2", secret_file=str(tmp_path / "other"))
@@ -109,7 +109,7 @@ class Newer(Security):
 
 
 def test_an_unknown_version_and_damaged_messages_are_refused_and_the_rest_runs(make: Make):
-    nodes = run(make(layered_plan(units=2, tops=0), 2))
+    nodes = run(make(layered_plan(shards=2, tops=0), 2))
     secret = nodes.dir / "secret"
     with pytest.raises(PeerError, match="unknown protocol version") as refused:
         Caller("newer", nodes.endpoints, Newer.load(secret)).call("n0", "status")
@@ -140,35 +140,35 @@ def test_an_unknown_version_and_damaged_messages_are_refused_and_the_rest_runs(m
     assert nodes.difference() == ""
 
 
-def test_a_schema_that_changes_stops_its_unit_and_no_other(make: Make):
-    nodes = run(make(layered_plan(units=2, tops=0), 3, source={"bad_batch": 20}))
+def test_a_schema_that_changes_stops_its_shard_and_no_other(make: Make):
+    nodes = run(make(layered_plan(shards=2, tops=0), 3, source={"bad_batch": 20}))
     where = nodes.until(
-        "the unit to fail", lambda: next((n for n in nodes.names if told(nodes, n, "unit-failed")), None)
+        "the shard to fail", lambda: next((n for n in nodes.names if told(nodes, n, "shard-failed")), None)
     )
-    text = told(nodes, where, "unit-failed")[0]
+    text = told(nodes, where, "shard-failed")[0]
     assert "u1 cannot take" in text
     assert "batch 20" in text
     assert "schema has changed" in text
-    unit = nodes.status(where)["units"]["u1"]
-    assert "schema has changed" in unit["failed"]
+    shard = nodes.status(where)["shards"]["u1"]
+    assert "schema has changed" in shard["failed"]
     other = nodes.status()["places"]["u0"]["primary"].partition("#")[0]
 
     def position() -> int:
-        return nodes.status(other)["units"]["u0"]["inputs"]["s0>u0"]["position"]
+        return nodes.status(other)["shards"]["u0"]["inputs"]["s0>u0"]["position"]
 
     before = position()
-    nodes.until("the other unit to go on", lambda: position() > before + 500)
-    assert nodes.status(where)["units"]["u1"]["inputs"]["s0>u1"]["position"] == unit["inputs"]["s0>u1"]["position"]
-    assert nodes.status(where)["units"]["u1"]["inputs"]["s0>u1"]["waiting"] > 0  # nothing is lost
+    nodes.until("the other shard to go on", lambda: position() > before + 500)
+    assert nodes.status(where)["shards"]["u1"]["inputs"]["s0>u1"]["position"] == shard["inputs"]["s0>u1"]["position"]
+    assert nodes.status(where)["shards"]["u1"]["inputs"]["s0>u1"]["waiting"] > 0  # nothing is lost
     metrics = next(e["port"] for e in nodes.events(where) if e["event"] == "metrics")
     page = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5).read().decode()
-    assert f'holdfast_failed_units{{node="{where}"}} 1.0' in page
+    assert f'holdfast_failed_shards{{node="{where}"}} 1.0' in page
     assert "holdfast_queue_rows" in page
 
 
 def test_a_full_disk_while_spilling_slows_the_stage_down_and_loses_nothing(make: Make):
     settings = {"queue_memory": 200, "queue_spill": 1_000_000, "retained_hard": 3_000, "retained_soft": 500}
-    nodes = make(layered_plan(units=2, tops=0), 3, settings=settings, rate=4_000)
+    nodes = make(layered_plan(shards=2, tops=0), 3, settings=settings, rate=4_000)
     spill = nodes.dir / "nodes" / "n0" / "spill"
     spill.mkdir(parents=True)
     if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", spill]).returncode:
@@ -179,13 +179,13 @@ def test_a_full_disk_while_spilling_slows_the_stage_down_and_loses_nothing(make:
         nodes.until("the disk to be full", lambda: told(nodes, "n0", "disk-full"), 60)
         assert "No space left" in told(nodes, "n0", "disk-full")[0]
         assert nodes.status("n0")["disk_full"]
-        u0 = nodes.status("n0")["units"]["u0"]["outputs"]["u0.0"]
+        u0 = nodes.status("n0")["shards"]["u0"]["outputs"]["u0.0"]
         time.sleep(2)
-        later = nodes.status("n0")["units"]["u0"]["outputs"]["u0.0"]
+        later = nodes.status("n0")["shards"]["u0"]["outputs"]["u0.0"]
         assert later["next"] - u0["next"] < 2_000  # it waits
         subprocess.run(["mount", "-o", "remount,size=64m", spill], check=True)
         nodes.until("the disk to take it again", lambda: told(nodes, "n0", "disk-again"))
-        nodes.until("more to be spilled", lambda: nodes.status("n0")["units"]["u0"]["outputs"]["u0.0"]["spilled"])
+        nodes.until("more to be spilled", lambda: nodes.status("n0")["shards"]["u0"]["outputs"]["u0.0"]["spilled"])
         (nodes.dir / "hold").unlink()
         nodes.finish(120)
         assert nodes.difference() == ""
@@ -196,7 +196,7 @@ def test_a_full_disk_while_spilling_slows_the_stage_down_and_loses_nothing(make:
 
 
 def test_rows_are_fetched_from_where_they_are(make: Make):
-    nodes = make(layered_plan(units=2, tops=0), 2)
+    nodes = make(layered_plan(shards=2, tops=0), 2)
     (nodes.dir / "hold").touch()
     nodes.start()
     nodes.wait_up()
@@ -206,7 +206,7 @@ def test_rows_are_fetched_from_where_they_are(make: Make):
     other = next(n for n in nodes.names if n != home)
 
     def made() -> int:
-        return nodes.status(home)["units"]["u0"]["outputs"]["u0.0"]["next"]
+        return nodes.status(home)["shards"]["u0"]["outputs"]["u0.0"]["next"]
 
     nodes.until("some rows", lambda: made() > 200)
     end = made()
@@ -221,24 +221,24 @@ def test_rows_are_fetched_from_where_they_are(make: Make):
     with pytest.raises(PeerError, match=r"^not yet"):
         nodes.caller.fetch(home, {**ticket, "end": 10**9, "wait_s": 0.1})
     (nodes.dir / "hold").unlink()
-    nodes.until("it to be trimmed", lambda: nodes.status(home)["units"]["u0"]["outputs"]["u0.0"]["trimmed"] > 0)
+    nodes.until("it to be trimmed", lambda: nodes.status(home)["shards"]["u0"]["outputs"]["u0.0"]["trimmed"] > 0)
     with pytest.raises(PeerError, match=r"^trimmed"):
         nodes.caller.fetch(home, ticket)
 
 
 def test_rows_of_a_node_that_hangs_are_fetched_from_whoever_took_over(make: Make):
     """It refuses nothing and answers nothing. Once a task waited a minute for it and then ended its query."""
-    nodes = make(layered_plan(units=2, tops=0), 3)
+    nodes = make(layered_plan(shards=2, tops=0), 3)
     (nodes.dir / "hold").touch()
     nodes.start()
     nodes.wait_up()
     nodes.begin()
     home = nodes.until("the record", nodes.status)["places"]["u0"]["primary"].partition("#")[0]
-    nodes.until("some rows", lambda: nodes.status(home)["units"]["u0"]["outputs"]["u0.0"]["next"] > 200)
+    nodes.until("some rows", lambda: nodes.status(home)["shards"]["u0"]["outputs"]["u0.0"]["next"] > 200)
     record = nodes.status(home)
-    end = record["units"]["u0"]["outputs"]["u0.0"]["next"]
+    end = record["shards"]["u0"]["outputs"]["u0.0"]["next"]
     access = Run(endpoints=nodes.endpoints, secret_file=str(nodes.dir / "secret"))
-    piece = Piece(edge="u0.0", unit="u0", start=0, end=end)
+    piece = Piece(edge="u0.0", shard="u0", start=0, end=end)
     # of the sink that reads it, as it was planned before the failure
     order = Order(run=access, consumer="r0", epoch=1, pieces=(piece,), homes={"u0": home}, version=record["version"])
     there = pa.Table.from_batches(fetch(order, piece))
@@ -260,7 +260,7 @@ def test_rows_of_a_node_that_hangs_are_fetched_from_whoever_took_over(make: Make
 @pytest.mark.long  # needs both cores: beside anything else it measures the machine
 def test_a_node_that_is_long_busy_with_one_step_is_not_taken_for_dead(make: Make):
     """A window of a million and more keys closes at once: no suspicion may come of it."""
-    plan = layered_plan(units=1, tops=0, window_us=2_500_000)
+    plan = layered_plan(shards=1, tops=0, window_us=2_500_000)
     settings = {"queue_memory": 10_000_000, "retained_hard": 50_000_000, "credit": 10_000_000}
     nodes = make(plan, 3, rate=800_000, keys=5_000_000, trigger_ms=200, settings=settings)
     nodes.start()
@@ -269,13 +269,13 @@ def test_a_node_that_is_long_busy_with_one_step_is_not_taken_for_dead(make: Make
     home = "n0"
 
     def closed() -> bool:
-        unit = nodes.status(home)["units"].get("u0")
-        assert unit is not None, nodes.tail()
-        return unit["rows_out"] > 1_000_000
+        shard = nodes.status(home)["shards"].get("u0")
+        assert shard is not None, nodes.tail()
+        return shard["rows_out"] > 1_000_000
 
     nodes.until("a large window to close", closed, 60)
     busy = nodes.status(home)
-    print("\nrows out", busy["units"]["u0"]["rows_out"], "state", busy["units"]["u0"]["state_bytes"] >> 20, "MB")
+    print("\nrows out", busy["shards"]["u0"]["rows_out"], "state", busy["shards"]["u0"]["state_bytes"] >> 20, "MB")
     for name in nodes.names:
         assert not [t for t in told(nodes, name, "promotion") if "takes over" in t]
     assert sorted(nodes.status()["members"]) == nodes.names
@@ -283,7 +283,7 @@ def test_a_node_that_is_long_busy_with_one_step_is_not_taken_for_dead(make: Make
 
 
 def test_a_pipeline_is_submitted_to_nodes_that_wait_told_of_and_stopped(make: Make):
-    nodes = make(layered_plan(units=2, tops=0), 3, submit=True)
+    nodes = make(layered_plan(shards=2, tops=0), 3, submit=True)
     nodes.start()
     nodes.wait_up()
     assert nodes.status("n1") == {"name": "n1", "waiting": True}
@@ -311,7 +311,7 @@ def test_a_pipeline_is_submitted_to_nodes_that_wait_told_of_and_stopped(make: Ma
 
 
 def test_a_restarted_node_comes_back_in_a_new_life_and_a_foreign_directory_is_refused(make: Make):
-    nodes = run(make(layered_plan(units=2, tops=0), 3))
+    nodes = run(make(layered_plan(shards=2, tops=0), 3))
     nodes.kill("n2")
     nodes.until("n2 to be out", lambda: "n2" not in nodes.status()["members"])
     (nodes.dir / "nodes" / "n2" / "query").write_text("")  # a disk that was full when it was first written
@@ -330,7 +330,7 @@ def test_a_restarted_node_comes_back_in_a_new_life_and_a_foreign_directory_is_re
 def test_nodes_speak_tls_and_refuse_those_who_do_not(make: Make, tmp_path: Path):
     ca, cert, key = make_tls(tmp_path)
     tls = {"ca": ca, "cert": cert, "key": key}
-    nodes = run(make(layered_plan(units=2, tops=0), 2, settings={"tls": tls}, scheme="grpc+tls"))
+    nodes = run(make(layered_plan(shards=2, tops=0), 2, settings={"tls": tls}, scheme="grpc+tls"))
     plain = {n: e.replace("grpc+tls", "grpc") for n, e in nodes.endpoints.items()}
     with pytest.raises(PeerError):
         Caller("plain", plain, Security.load(nodes.dir / "secret")).call("n0", "ping", timeout=2)
@@ -339,7 +339,7 @@ def test_nodes_speak_tls_and_refuse_those_who_do_not(make: Make, tmp_path: Path)
 
 
 def test_it_listens_nowhere_else_without_tls(make: Make):
-    nodes = make(layered_plan(units=1, tops=0), 1, settings={"listen": "0.0.0.0"})
+    nodes = make(layered_plan(shards=1, tops=0), 1, settings={"listen": "0.0.0.0"})
     nodes.start()
     assert nodes.processes["n0"].wait(30) == 2
     assert "without TLS" in (nodes.dir / "n0.log").read_text()
@@ -348,11 +348,11 @@ def test_it_listens_nowhere_else_without_tls(make: Make):
 #: Moves the wall clock of a node that imports it, by as many seconds as a file says at the moment.
 CLOCK = """
 import os, sys, time
-def shift(real, unit):
+def shift(real, shard):
     def told():
         try:
             with open(os.environ["HOLDFAST_TEST_CLOCK"]) as file:
-                return real() + type(real())(float(file.read() or 0) * unit)
+                return real() + type(real())(float(file.read() or 0) * shard)
         except (OSError, ValueError):
             return real()
     return told
@@ -449,7 +449,7 @@ def test_a_node_whose_journal_was_damaged_says_so_and_is_not_started_again(tmp_p
         restart_s=1.0,
         environment={"PYTHONPATH": PATHS},
     )
-    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(shards=1, tops=0)))
     journal = tmp_path / "nodes" / "n0" / "journal"
     try:
         nodes.start()

@@ -39,8 +39,8 @@ def test_stage_and_sink_run_on_a_standalone_cluster(spark, tmp_path):
 
 def readers(run: PipelineRun) -> set[str]:
     """Who holds rows back."""
-    units = [unit for status in run.statuses().values() for unit in status["units"].values()]
-    return {c for u in units if u["role"] == "primary" for queue in u["outputs"].values() for c in queue["acks"]}
+    shards = [shard for status in run.statuses().values() for shard in status["shards"].values()]
+    return {c for u in shards if u["role"] == "primary" for queue in u["outputs"].values() for c in queue["acks"]}
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from support.plans import ROWS
 from holdfast.cli.control import finish_run
 from holdfast.cli.runs import read_run
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
-from holdfast.model.topology import ReaderSpec, StageSpec, Topology, UnitSpec
+from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.operators import build
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -42,14 +42,14 @@ def port_plan() -> Plan:
     fields = {"name": "talkers", "kind": "aggregate", "shards": SHARDS, "mode": "passive", "inputs": (given,)}
     made = OperatorPlan(**fields, settings=settings, output=b"")
     output = build(made).output_schema.serialize().to_pybytes()
-    units = tuple(f"talkers-{i}" for i in range(SHARDS))
+    shards = tuple(f"talkers-{i}" for i in range(SHARDS))
     topology = Topology(
-        units=tuple(UnitSpec(id=u, inputs=(f"packets>{u}",), outputs=(f"{u}.0",)) for u in units),
+        shards=tuple(ShardSpec(id=u, inputs=(f"packets>{u}",), outputs=(f"{u}.0",)) for u in shards),
         stages=(
-            StageSpec(id="packets", units=units, query="port-1", delay_ns=2_000_000, tick_ns=1_000, foreign=True),
-            StageSpec(id="r0", units=(), query="port-1"),
+            StageSpec(id="packets", shards=shards, query="port-1", delay_ns=2_000_000, tick_ns=1_000, foreign=True),
+            StageSpec(id="r0", shards=(), query="port-1"),
         ),
-        readers=(ReaderSpec(id="r0", edges=tuple(f"{u}.0" for u in units)),),
+        readers=(ReaderSpec(id="r0", edges=tuple(f"{u}.0" for u in shards)),),
     )
     port = StagePlan(id="packets", kind="port", feeds=(("talkers", 0),), delay_us=2_000_000, event_time="ts", rows=rows)
     return Plan(

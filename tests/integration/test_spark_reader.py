@@ -16,7 +16,7 @@ from support.plans import ROWS, WINDOW_US
 from support.source import rows
 
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
-from holdfast.model.topology import ReaderSpec, StageSpec, Topology, UnitSpec
+from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.operators import build
 from holdfast.runtime.shards import shard_numbers
 from holdfast.spark import HoldfastDataSource
@@ -24,7 +24,7 @@ from holdfast.spark import HoldfastDataSource
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SHARDS, RATE = 2, 2_000
-UNITS = tuple(f"talkers-{i}" for i in range(SHARDS))
+SHARDS = tuple(f"talkers-{i}" for i in range(SHARDS))
 
 #: (end of the window, key, n, total), by shard.
 Rows = list[tuple[int, int, int, int]]
@@ -40,12 +40,12 @@ def talkers_plan() -> Plan:
     fields = {"name": "talkers", "kind": "aggregate", "shards": SHARDS, "mode": "passive", "inputs": (given,)}
     output = build(OperatorPlan(**fields, settings=settings, output=b"")).output_schema.serialize().to_pybytes()
     topology = Topology(
-        units=tuple(UnitSpec(id=u, inputs=(f"s0>{u}",), outputs=(f"{u}.0",)) for u in UNITS),
+        shards=tuple(ShardSpec(id=u, inputs=(f"s0>{u}",), outputs=(f"{u}.0",)) for u in SHARDS),
         stages=(
-            StageSpec(id="s0", units=UNITS, query="talkers-1", delay_ns=20_000, tick_ns=1_000),
-            StageSpec(id="r0", units=(), query="talkers-1"),
+            StageSpec(id="s0", shards=SHARDS, query="talkers-1", delay_ns=20_000, tick_ns=1_000),
+            StageSpec(id="r0", shards=(), query="talkers-1"),
         ),
-        readers=(ReaderSpec(id="r0", edges=tuple(f"{u}.0" for u in UNITS)),),
+        readers=(ReaderSpec(id="r0", edges=tuple(f"{u}.0" for u in SHARDS)),),
     )
     return Plan(
         pipeline="talkers",
@@ -81,15 +81,15 @@ class Guest:
         """Where each edge ends now."""
         found: dict[str, int] = {}
         for name in self.nodes.alive():
-            for unit in self.nodes.status(name)["units"].values():
-                if unit["role"] == "primary":
-                    found.update((edge, queue["next"]) for edge, queue in unit["outputs"].items())
+            for shard in self.nodes.status(name)["shards"].values():
+                if shard["role"] == "primary":
+                    found.update((edge, queue["next"]) for edge, queue in shard["outputs"].items())
         return found
 
     def acks(self) -> list[dict[str, int]]:
         """Of each edge: who holds retention, from where on."""
-        units = [u for name in self.nodes.alive() for u in self.nodes.status(name)["units"].values()]
-        return [queue["acks"] for u in units if u["role"] == "primary" for queue in u["outputs"].values()]
+        shards = [u for name in self.nodes.alive() for u in self.nodes.status(name)["shards"].values()]
+        return [queue["acks"] for u in shards if u["role"] == "primary" for queue in u["outputs"].values()]
 
     def acked(self) -> list[int]:
         return [acks["r0"] for acks in self.acks()]
@@ -107,7 +107,7 @@ class Guest:
 
 
 def windows(table: pa.Table) -> pa.Table:
-    """What the units make of these rows, by hand."""
+    """What the shards make of these rows, by hand."""
     counts: Counter[tuple[int, int]] = Counter()
     totals: Counter[tuple[int, int]] = Counter()
     columns = (table["ts"].cast(pa.int64()), table["key"], table["value"])

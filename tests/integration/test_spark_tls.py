@@ -12,8 +12,8 @@ from test_spark_end_to_end import started
 from holdfast.errors import HoldfastError
 from holdfast.pipeline import load
 from holdfast.pipeline.verify import verify
-from holdfast.runtime.security import Security, make_secret
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.security import Security, make_secret
+from holdfast.runtime.net.transport import Caller
 from holdfast.spark import HoldfastDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -13,7 +13,7 @@ CRASH = Fault(kind="crash", at_ms=1_000, node="n0")
 
 
 def setup(**changes) -> Setup:
-    plan = {"seed": 3, "nodes": 5, "topology": layered(stages=1, units=20), "faults": (CRASH,), "revive": False}
+    plan = {"seed": 3, "nodes": 5, "topology": layered(stages=1, shards=20), "faults": (CRASH,), "revive": False}
     return Setup(**{**plan, **changes})
 
 
@@ -65,7 +65,7 @@ def test_section_3_5_a_server_that_comes_back_joins_as_a_new_member():
 
 
 def test_section_3_3_output_is_kept_until_downstream_has_checkpointed_it():
-    outcome = Simulation(setup(topology=layered(stages=1, units=4, tops=2))).run()
+    outcome = Simulation(setup(topology=layered(stages=1, shards=4, tops=2))).run()
     assert not outcome.violation
     assert outcome.promotions > 0
 

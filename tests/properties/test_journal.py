@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StateError
 from holdfast.model.record import Place, Record
-from holdfast.runtime import disk
-from holdfast.runtime.disk import Journal
+from holdfast.runtime.disk import journal as disk
+from holdfast.runtime.disk.journal import Journal
 
 LIVES = st.tuples(st.just("life"), st.integers(0, 1 << 40))
 VOTES = st.tuples(st.just("vote"), st.tuples(st.integers(0, 1 << 40), st.sampled_from([None, "n0", "n1"])))
 
 
-def record(version: int, units: int) -> tuple[str, Record]:
-    places = {f"u{i}": Place(primary="n0#1") for i in range(units)}
+def record(version: int, shards: int) -> tuple[str, Record]:
+    places = {f"u{i}": Place(primary="n0#1") for i in range(shards)}
     return "record", Record(version=version, term=1, members={"n0": 1}, places=places)
 
 

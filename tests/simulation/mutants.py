@@ -194,7 +194,7 @@ def deliver_to_the_primary_only() -> list[Patch]:
 
     def group(self):
         right(self)
-        primaries = {self.record.places[u].primary for u in self.spec.units}
+        primaries = {self.record.places[u].primary for u in self.spec.shards}
         self.grouped = {s: u for s, u in self.grouped.items() if s in primaries}
 
     return [(stage.StageDriver, "_group", group)]
@@ -235,7 +235,7 @@ def joining_seat_is_promoted() -> list[Patch]:
 
 
 @mutant
-def failed_units_are_promoted_nowhere() -> list[Patch]:
+def failed_shards_are_promoted_nowhere() -> list[Patch]:
     right = placement._leave
 
     def leave(made, name, *, gone_for_good):
@@ -323,9 +323,9 @@ def prepare_ignores_that_the_place_changed() -> list[Patch]:
     right = hand_over.HandOver.on_prepare
 
     def on_prepare(self, source, message, now_ns, ready):
-        for unit in message.units:
-            if unit in self.host.copies:
-                message.units[unit] = self.host.record.places[unit].since
+        for shard in message.shards:
+            if shard in self.host.copies:
+                message.shards[shard] = self.host.record.places[shard].since
         right(self, source, message, now_ns, ready)
 
     return [(hand_over.HandOver, "on_prepare", on_prepare)]

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast.core.ready import Ready, Received, Tick
-from holdfast.model.block import unit_block
+from holdfast.model.block import shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.messages import Data, Pull, Push
 from holdfast.model.topology import layered
@@ -44,7 +44,9 @@ class Echo:
 
 
 def world(costs: Costs = COSTS) -> World:
-    return World(topology=layered(stages=1, units=1), names=("n0",), config=Config(), costs=costs, seed=1, window_ns=MS)
+    return World(
+        topology=layered(stages=1, shards=1), names=("n0",), config=Config(), costs=costs, seed=1, window_ns=MS
+    )
 
 
 def test_a_ping_between_two_nodes_takes_two_latencies_two_sends_and_the_work():
@@ -62,7 +64,7 @@ def test_a_ping_between_two_nodes_takes_two_latencies_two_sends_and_the_work():
 
 def test_a_transfer_takes_its_bytes_over_the_bandwidth_and_links_serialise():
     rows = tuple((i, i, i) for i in range(100_000))
-    message = Data(edge="e", epoch=1, blocks=(unit_block(0, rows, 1),))
+    message = Data(edge="e", epoch=1, blocks=(shard_block(0, rows, 1),))
     size = MESSAGE_BYTES + ROW_BYTES * 100_001
     assert size_of(message) == size
     network = Network(COSTS, Random(1))
@@ -75,7 +77,7 @@ def test_a_transfer_takes_its_bytes_over_the_bandwidth_and_links_serialise():
 
 def test_a_capture_and_a_paste_cost_their_windows_and_a_start_its_load():
     meter = Meter()
-    spec = layered(stages=1, units=1).units[0]
+    spec = layered(stages=1, shards=1).shards[0]
     op, image = WindowSum(spec, MS, COSTS, meter), WindowSum(spec, MS, COSTS, meter)
     op.step("e", tuple((key, 0, 1) for key in range(50)), 0)
     assert meter.take() == 50 * COSTS.row_ns
@@ -168,7 +170,7 @@ def test_a_slow_node_takes_as_many_times_longer():
 
 def test_detection_takes_the_misses_and_promotion_the_record():
     setup = Setup(
-        seed=1, nodes=4, topology=layered(stages=1, units=4), faults=(Fault(kind="crash", at_ms=1_030, node="n1"),)
+        seed=1, nodes=4, topology=layered(stages=1, shards=4), faults=(Fault(kind="crash", at_ms=1_030, node="n1"),)
     )
     outcome, trace = retrace(setup)
     assert not outcome.violation
@@ -186,7 +188,7 @@ def test_spill_is_accounted_and_a_full_disk_slows_the_stage_but_loses_nothing():
         Fault(kind="disk-full", node="n0", at_ms=700, for_ms=600),
     )
     setup = Setup(
-        seed=2, nodes=3, topology=layered(stages=1, units=1), config=config, faults=faults, window_ms=20, keys=40
+        seed=2, nodes=3, topology=layered(stages=1, shards=1), config=config, faults=faults, window_ms=20, keys=40
     )
     run = Simulation(setup)
     run.run_safety()
@@ -196,11 +198,11 @@ def test_spill_is_accounted_and_a_full_disk_slows_the_stage_but_loses_nothing():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer (coverage) costs more than the simulation")
-def test_a_hundred_nodes_and_a_thousand_units_run_faster_than_real_time():
+def test_a_hundred_nodes_and_a_thousand_shards_run_faster_than_real_time():
     setup = Setup(
         seed=1,
         nodes=100,
-        topology=layered(stages=1, units=1_000),
+        topology=layered(stages=1, shards=1_000),
         rows_per_second=2_000,
         keys=5_000,
         safety_ms=4_000,

@@ -10,8 +10,8 @@ from holdfast.sim.simulation import Setup, Simulation
 
 
 def promoted_after_ms(victim: str, *, resets: bool, seed: int) -> float:
-    """From the crash of a node until the last of its units runs elsewhere."""
-    topology = layered(stages=1, units=8)
+    """From the crash of a node until the last of its shards runs elsewhere."""
+    topology = layered(stages=1, shards=8)
     run = Simulation(
         Setup(
             seed=seed,

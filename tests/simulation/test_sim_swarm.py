@@ -95,13 +95,13 @@ def test_the_command_stops_at_a_violation_and_prints_the_one_that_replays_it():
 
 def test_the_command_counts_tells_and_speaks_json():
     runner = CliRunner()
-    text = runner.invoke(app, ["sim", "--seeds", "3", "--nodes", "3", "--units", "2"])
+    text = runner.invoke(app, ["sim", "--seeds", "3", "--nodes", "3", "--shards", "2"])
     assert (text.exit_code, "3 schedules, 0 violations" in text.output) == (0, True)
     assert '"violations":0' in runner.invoke(app, ["sim", "--seeds", "2", "--json"]).output
     assert '"trace":[' in runner.invoke(app, ["sim", "--seeds", "1", "--story", "u0", "--json"]).output
 
 
-def test_the_command_tells_the_story_of_one_unit_edge_or_node():
+def test_the_command_tells_the_story_of_one_shard_edge_or_node():
     scenario = Path(__file__).parents[1] / "scenarios" / "drain_moves_without_a_gap.txt"
     for thing, other in (("u0", "u1"), ("n0", "n3"), ("u1.0", "s0>u0")):
         told = CliRunner().invoke(app, ["sim", "--scenario", str(scenario), "--story", thing]).output
@@ -129,4 +129,4 @@ def test_a_scenario_that_cannot_work_is_refused_with_the_reason(tmp_path):
 def test_the_replay_of_a_scenario_names_the_file():
     setup = swarm_setup(1)
     assert replay_command(setup, (), Path("x.txt"), 0, 0).endswith("--scenario x.txt --faults none --trace")
-    assert "--nodes 5 --units 2" in replay_command(setup, (1,), None, 5, 2)
+    assert "--nodes 5 --shards 2" in replay_command(setup, (1,), None, 5, 2)

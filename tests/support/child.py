@@ -27,10 +27,10 @@ from holdfast.model.config import Config
 from holdfast.model.ids import driver_of, stage_edge
 from holdfast.model.plan import Plan, to_core, to_micros
 from holdfast.model.record import Record
-from holdfast.runtime.driver import MachineLoop
-from holdfast.runtime.rows import ArrowRows, batches_of
-from holdfast.runtime.security import Security
-from holdfast.runtime.transport import Peer
+from holdfast.runtime.net.rows import ArrowRows, batches_of
+from holdfast.runtime.net.security import Security
+from holdfast.runtime.net.transport import Peer
+from holdfast.runtime.node.loop import MachineLoop
 
 
 def say(event: str, **fields: Any) -> None:
@@ -130,11 +130,13 @@ class Source(Child):
             times = batch.column("ts").view(pa.int64()).to_numpy()
             if len(times) and times.min() < low:
                 raise SystemExit(f"late rows in a source that has none: {times.min()} < {low}")
-            parts = cut(batch, ("key",), len(spec.units)) if batch.num_rows else []
-            edges = {stage_edge(self.stage, u): ArrowRows([p]) for u, p in zip(spec.units, parts, strict=False)}
+            parts = cut(batch, ("key",), len(spec.shards)) if batch.num_rows else []
+            edges = {stage_edge(self.stage, u): ArrowRows([p]) for u, p in zip(spec.shards, parts, strict=False)}
             number = driver.next_batch
-            if number == settings.get("bad_batch"):  # the second unit gets a column of another type
-                edges[stage_edge(self.stage, spec.units[1])] = ArrowRows([pa.record_batch({"ts": [1], "key": ["one"]})])
+            if number == settings.get("bad_batch"):  # the second shard gets a column of another type
+                edges[stage_edge(self.stage, spec.shards[1])] = ArrowRows(
+                    [pa.record_batch({"ts": [1], "key": ["one"]})]
+                )
             self.loop.post(
                 RunBatch(
                     batch=number,

@@ -52,7 +52,7 @@ def rows(n: int = 5_000, keys: int = 50, seed: int = 1) -> pa.Table:
 
 def collector(*operators: OperatorPlan, spark_rows_min: int = 1 << 60) -> Collector:
     stage = StagePlan(id="s", kind="source", feeds=tuple((o.name, 0) for o in operators))
-    topology = Topology(units=(), stages=(), readers=())
+    topology = Topology(shards=(), stages=(), readers=())
     plan = Plan(pipeline="p", query="q", topology=topology, operators=operators, stages=(stage,))
     return Collector(plan, stage, spark_rows_min)
 

@@ -1,4 +1,4 @@
-"""A pipeline run without nodes: real Structured Streaming for its sources, its operators fed directly as units are.
+"""A pipeline run without nodes: real Structured Streaming for its sources, its operators fed directly as shards are.
 
 Every source stage is one real query, so that Spark's checkpoints are what `verify` finds after a real run. Lateness,
 positions of watermarks and the order of input edges are as the design says; shards are cut by a hash of our own, since
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.model.plan import FOREVER_US, NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan, operator_of, unit_id
+from holdfast.model.plan import FOREVER_US, NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan, operator_of, shard_id
 from holdfast.operators import Join, WindowAggregate, build, rows_in
 from holdfast.pipeline import Pipeline, feed_of, stage_frame, stage_function
 from holdfast.pipeline.layout import lay_out
@@ -60,8 +60,8 @@ class InProcess:
                 stage = next((s for s in self.plan.stages if s.id == given.source), None)
                 if stage is not None and stage.kind == "between" and stage.id not in self.last_batches:
                     self._between(stage)
-            for shard in range(operator.shards):
-                self._unit(operator, unit_id(operator.name, shard))
+            for i in range(operator.shards):
+                self._shard(operator, shard_id(operator.name, i))
         for stage in self.plan.stages:
             if stage.kind == "sink":
                 self._write(stage)
@@ -111,7 +111,7 @@ class InProcess:
         self._seal(stage, state["watermark"])
 
     def _feed(self, stage: StagePlan, frame, operator: OperatorPlan, number: int, partial: bool) -> None:
-        """As partial aggregates or as rows: a unit takes both."""
+        """As partial aggregates or as rows: a shard takes both."""
         from pyspark.sql import functions as F
 
         feed = feed_of(operator, number)
@@ -120,13 +120,13 @@ class InProcess:
             table = frame.groupBy(*keys).agg(*(F.expr(sql).alias(n) for n, sql in feed.partial.items())).toArrow()
         else:
             table = frame.select(*feed.columns).toArrow().cast(feed.schema)
-        for shard, part in enumerate(shard_of(table, feed.by, operator.shards)):
-            self.edges.setdefault(f"{stage.id}>{unit_id(operator.name, shard)}", []).append((part, NEVER_US))
+        for i, part in enumerate(shard_of(table, feed.by, operator.shards)):
+            self.edges.setdefault(f"{stage.id}>{shard_id(operator.name, i)}", []).append((part, NEVER_US))
 
     def _seal(self, stage: StagePlan, watermark: int) -> None:
         for name, _ in stage.feeds:
-            for shard in range(self.plan.operator(name).shards):
-                self.edges.setdefault(f"{stage.id}>{unit_id(name, shard)}", []).append((None, watermark))
+            for i in range(self.plan.operator(name).shards):
+                self.edges.setdefault(f"{stage.id}>{shard_id(name, i)}", []).append((None, watermark))
 
     def _rows_of(self, stage: StagePlan) -> dict[str, object]:
         """Everything that the operators a stage reads have emitted, as batch DataFrames."""
@@ -158,7 +158,7 @@ class InProcess:
         planner.plan()
         return planner.sinks[sink].path
 
-    # -- units
+    # -- shards
 
     def _input_of(self, edge: str, operator: OperatorPlan) -> InputPlan:
         producer = self.plan.topology.producer[edge]
@@ -172,10 +172,10 @@ class InProcess:
             port -= shards
         raise AssertionError(edge)
 
-    def _unit(self, operator: OperatorPlan, unit: str) -> None:
+    def _shard(self, operator: OperatorPlan, shard: str) -> None:
         """Blocks from the edge with the lowest consumed watermark, ties by edge id; all of them."""
-        spec = self.plan.topology.unit[unit]
-        op = build(operator, name=unit)
+        spec = self.plan.topology.shard[shard]
+        op = build(operator, name=shard)
         given = {edge: self._input_of(edge, operator) for edge in spec.inputs}
         consumed = dict.fromkeys(spec.inputs, NEVER_US)
         at = dict.fromkeys(spec.inputs, 0)
@@ -185,7 +185,7 @@ class InProcess:
             at[edge] += 1
             consumed[edge] = max(consumed[edge], watermark)
             made = self._step(op, given[edge], table, min(consumed.values()))
-            self._emit(operator, unit, made, _promised(op, min(consumed.values())))
+            self._emit(operator, shard, made, _promised(op, min(consumed.values())))
         if isinstance(op, WindowAggregate):
             assert len(op.state) == 0, "everything has closed"
 
@@ -206,11 +206,11 @@ class InProcess:
         out += [op.on_watermark(watermark) if side is None else op.on_watermark(side, watermark) for side in sides]
         return out
 
-    def _emit(self, operator: OperatorPlan, unit: str, made: list[pa.Table], watermark: int) -> None:
+    def _emit(self, operator: OperatorPlan, shard: str, made: list[pa.Table], watermark: int) -> None:
         table = pa.concat_tables(made)
-        self.edges.setdefault(f"{unit}.0", []).append((table, watermark))
+        self.edges.setdefault(f"{shard}.0", []).append((table, watermark))
         port = 1
         for _, _, shards, by in operator.feeds:
             for part in shard_of(table, by, shards):
-                self.edges.setdefault(f"{unit}.{port}", []).append((part, watermark))
+                self.edges.setdefault(f"{shard}.{port}", []).append((part, watermark))
                 port += 1

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import leash
+from holdfast.runtime.node import leash
 
 APART = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 #: Set where a test runs apart.

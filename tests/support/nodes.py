@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError
 from holdfast.model.plan import Plan
-from holdfast.runtime.security import Security, make_secret
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.security import Security, make_secret
+from holdfast.runtime.net.transport import Caller
 from support.child import read_sink
 from support.plans import TOP_WINDOW_US, WINDOW_US
 from support.source import KEYS, rows
@@ -192,11 +192,11 @@ class Nodes:
         total = int((self.dir / "closed").read_text())
         given = pa.Table.from_batches([rows(0, total, self.rate, self.keys)])
         held = read_sink(self.dir / "sink")
-        units = [u.id for u in self.plan.topology.units]
+        shards = [u.id for u in self.plan.topology.shards]
         first = _windows(given, "ts", WINDOW_US, {"n": None, "total": "value"})
-        parts = {u: pa.Table.from_batches(held.get(f"{u}.0", []) or [_none()]) for u in units}
-        wrong = _compare(pa.concat_tables([parts[u] for u in units if u.startswith("u")]), first, "u*")
-        for top in (u for u in self.plan.topology.units if u.id.startswith("v")):
+        parts = {u: pa.Table.from_batches(held.get(f"{u}.0", []) or [_none()]) for u in shards}
+        wrong = _compare(pa.concat_tables([parts[u] for u in shards if u.startswith("u")]), first, "u*")
+        for top in (u for u in self.plan.topology.shards if u.id.startswith("v")):
             below = pa.concat_tables([parts[e.rpartition(".")[0]] for e in top.inputs])
             timed = below.append_column("ts", pc.subtract(below["window_end"].cast(pa.int64()), 1))
             wrong += _compare(parts[top.id], _windows(timed, "ts", TOP_WINDOW_US, {"n": "n", "total": "total"}), top.id)

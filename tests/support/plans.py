@@ -36,33 +36,33 @@ def _aggregate(name: str, sources: list[tuple[str, pa.Schema, str]], size_us: in
 
 
 def layered_plan(
-    units: int = 4, tops: int = 1, stages: int = 1, delay_us: int = 20_000, window_us: int = WINDOW_US
+    shards: int = 4, tops: int = 1, stages: int = 1, delay_us: int = 20_000, window_us: int = WINDOW_US
 ) -> Plan:
-    """Each unit counts and sums by key in short windows; each top unit does so over the results of two of them."""
-    shape = layered(stages=stages, units=units, tops=tops)
+    """Each shard counts and sums by key in short windows; each top shard does so over the results of two of them."""
+    shape = layered(stages=stages, shards=shards, tops=tops)
     sources = [f"s{s}" for s in range(stages)]
     operators: list[OperatorPlan] = []
     first = {"n": ["count", None, False], "total": ["sum", "value", False]}
-    for unit in range(units):
-        operators.append(_aggregate(f"u{unit}", [(s, ROWS, "ts") for s in sources], window_us, first))
+    for shard in range(shards):
+        operators.append(_aggregate(f"u{shard}", [(s, ROWS, "ts") for s in sources], window_us, first))
     out = pa.ipc.read_schema(pa.py_buffer(operators[0].output))
     second = {"n": ["sum", "n", False], "total": ["sum", "total", False]}
     for top in range(tops):
-        spec = shape.unit[f"v{top}"]
+        spec = shape.shard[f"v{top}"]
         below = [(edge.rpartition(".")[0], out, "window_time") for edge in spec.inputs]
         operators.append(_aggregate(spec.id, below, TOP_WINDOW_US, second))
     feeds = tuple(
-        StageSpec(id=s.id, units=s.units, query=s.query, delay_ns=delay_us, tick_ns=1_000) for s in shape.stages
+        StageSpec(id=s.id, shards=s.shards, query=s.query, delay_ns=delay_us, tick_ns=1_000) for s in shape.stages
     )
     topology = Topology(
-        units=shape.units, stages=(*feeds, StageSpec(id="r0", units=(), query="query-r0")), readers=shape.readers
+        shards=shape.shards, stages=(*feeds, StageSpec(id="r0", shards=(), query="query-r0")), readers=shape.readers
     )
-    plans = [StagePlan(id=s, kind="source", feeds=tuple((f"u{u}", 0) for u in range(units))) for s in sources]
+    plans = [StagePlan(id=s, kind="source", feeds=tuple((f"u{u}", 0) for u in range(shards))) for s in sources]
     sink = StagePlan(id="r0", kind="sink", reads=tuple(o.name for o in operators))
     return Plan(
         pipeline="layered", query="layered-1", topology=topology, operators=tuple(operators), stages=(*plans, sink)
     )
 
 
-def unit_of_edge(edge: Edge) -> str:
+def shard_of_edge(edge: Edge) -> str:
     return edge.rpartition(".")[0]

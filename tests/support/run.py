@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.model.plan import Plan
-from holdfast.runtime.security import Security
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.security import Security
+from holdfast.runtime.net.transport import Caller
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 

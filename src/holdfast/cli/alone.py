@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import typer
 
-from holdfast.runtime import leash
+from holdfast.runtime.node import leash
 
 LOOK_S = 0.1
 #: What a shell says of a command that was ended by Ctrl-C; `main` adds the line.

@@ -15,7 +15,7 @@ import typer
 from holdfast.errors import ConfigError
 from holdfast.model.plan import Plan
 from holdfast.runtime.config import load_cluster
-from holdfast.runtime.disk import write_whole
+from holdfast.runtime.disk.journal import write_whole
 
 from .planning import plan_file
 from .runs import JsonOption, Run, say
@@ -43,7 +43,7 @@ def node(
     Examples:  holdfast node --config node.toml
                holdfast node --config cluster.toml --name n2 --json
     """
-    from holdfast.runtime.node import main
+    from holdfast.runtime.node.__main__ import main
 
     arguments = ["--config", str(config)]
     if name:

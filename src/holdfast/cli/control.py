@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.runtime.local import STOP_LIMIT_S
+from holdfast.runtime.client.local import STOP_LIMIT_S
 
 from .runs import JsonOption, Run, RunArgument, find_run, process_started, say
 from .story import read_events

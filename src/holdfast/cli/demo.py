@@ -23,7 +23,7 @@ from rich.table import Table
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import name_of
-from holdfast.runtime.probe import Probe
+from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
 from .control import finish_run
@@ -149,7 +149,7 @@ def _first_rows(started: LocalRun, told: threading.Event) -> Probe:
 
 
 def _wait_until_protected(started: LocalRun, told: threading.Event, console: Console) -> None:
-    """One failure at a time: until every node is back, every unit has a backup and every stage a warm standby."""
+    """One failure at a time: until every node is back, every shard has a backup and every stage a warm standby."""
     began, reasons = time.monotonic(), ["nobody answers"]
     with console.status("waiting until everything is protected") as shown:
         while reasons and not told.wait(0.2):
@@ -185,9 +185,9 @@ def _victim(started: LocalRun, rng: random.Random) -> tuple[str, str]:
     places = cluster_status(started.run)["record"]["places"]
     victim = rng.choice(sorted(started.nodes.alive()))
     mine = [asset for asset, place in places.items() if name_of(place["primary"] or "") == victim]
-    units = sum(not places[a]["stage"] and not a.endswith(".ledger") for a in mine)
+    shards = sum(not places[a]["stage"] and not a.endswith(".ledger") for a in mine)
     stages = [a for a in mine if places[a]["stage"]]
-    return victim, f"{units} units" + (f" and Spark stage {', '.join(stages)}" if stages else "")
+    return victim, f"{shards} shards" + (f" and Spark stage {', '.join(stages)}" if stages else "")
 
 
 def _tell(report: dict[str, Any], console: Console) -> None:

@@ -32,8 +32,8 @@ def _from_run(directory: Path, operator: str | None) -> dict[str, object]:
 
     from holdfast.cli.runs import read_run
     from holdfast.cli.story import read_events
+    from holdfast.runtime.client.measured import look, mtbf_s
     from holdfast.runtime.config import read_plan
-    from holdfast.runtime.measured import look, mtbf_s
 
     run = read_run(directory)
     observed = (datetime.now(UTC) - datetime.fromisoformat(run.started)).total_seconds()

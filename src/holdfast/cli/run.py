@@ -29,9 +29,9 @@ from rich.live import Live
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
+from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
 from holdfast.runtime.config import make_config
-from holdfast.runtime.disk import write_whole
-from holdfast.runtime.local import OWN_SETTINGS, LocalNodes
+from holdfast.runtime.disk.journal import write_whole
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
 
@@ -148,7 +148,7 @@ def _start(
 def _warm(directory: Path, told: threading.Event | None) -> None:
     """Compile before the nodes start: several that compile the same at once would take several times as long."""
     try:
-        arguments = ["-m", "holdfast.runtime.warm", str(directory / "plan.json")]
+        arguments = ["-m", "holdfast.runtime.node.warm", str(directory / "plan.json")]
         done = run_alone(arguments, limit_s=WARM_LIMIT_S, told=told)
     except subprocess.TimeoutExpired:
         raise HoldfastError(f"kernels are not compiled after {WARM_LIMIT_S} s", hint="Is the machine busy?") from None
@@ -315,8 +315,8 @@ def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
 
 def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> Callable[[dict[str, Any]], None]:
     """Called with every look at the nodes: keeps the operators' settings as the prescriber wants them."""
-    from holdfast.runtime.measured import mtbf_s
-    from holdfast.runtime.sla import SlaWatch
+    from holdfast.runtime.client.measured import mtbf_s
+    from holdfast.runtime.client.sla import SlaWatch
 
     began = time.monotonic()
 

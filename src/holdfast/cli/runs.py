@@ -17,8 +17,8 @@ import typer
 
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.pipeline.load import file_of_run
-from holdfast.runtime.security import Security, TlsFiles
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.security import Security, TlsFiles
+from holdfast.runtime.net.transport import Caller
 
 #: Where runs are kept unless told otherwise, one directory each.
 RUNS = Path("holdfast-run")

@@ -29,11 +29,11 @@ def sim(
     first: Annotated[int, typer.Option(help="The first seed: with --seeds 1, replays one schedule.")] = 0,
     scenario: Annotated[Path | None, typer.Option(help="A TOML scenario instead of random schedules.")] = None,
     nodes: Annotated[int, typer.Option(help="Nodes of every schedule (0: drawn, 3 to 10).", min=0)] = 0,
-    units: Annotated[int, typer.Option(help="Units of every schedule (0: drawn, 1 to 4).", min=0)] = 0,
+    shards: Annotated[int, typer.Option(help="Shards of every schedule (0: drawn, 1 to 4).", min=0)] = 0,
     faults: Annotated[str, typer.Option(help="Only these faults of a schedule, by number: '0,3'; 'none'.")] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print what was decided, line by line.")] = False,
     messages: Annotated[bool, typer.Option("--messages", help="With --trace: every message too.")] = False,
-    story: Annotated[str, typer.Option(help="The trace of one unit, edge, stage or node: 'u1', 'u1.0', 'n2'.")] = "",
+    story: Annotated[str, typer.Option(help="The trace of one shard, edge, stage or node: 'u1', 'u1.0', 'n2'.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Run fault schedules; stop at the first violation, shrink it, and say how to replay it.
@@ -43,7 +43,7 @@ def sim(
                holdfast sim --scenario tests/scenarios/failure_during_drain.txt --story u0
     """
     try:
-        setup_of = _schedules(scenario, first, nodes, units, faults)
+        setup_of = _schedules(scenario, first, nodes, shards, faults)
         first_setup = setup_of(0)
     except (ConfigError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -57,7 +57,7 @@ def sim(
     else:
         _tell(summary)
         if summary.first is not None:
-            _tell_violation(setup_of(summary.schedules - 1), summary.first, scenario, nodes, units)
+            _tell_violation(setup_of(summary.schedules - 1), summary.first, scenario, nodes, shards)
     raise typer.Exit(1 if summary.violations else 0)
 
 
@@ -66,14 +66,14 @@ def _progress(done: int) -> None:
         typer.echo(f"{done} schedules", err=True)
 
 
-def _schedules(scenario: Path | None, first: int, nodes: int, units: int, faults: str) -> Callable[[int], Setup]:
+def _schedules(scenario: Path | None, first: int, nodes: int, shards: int, faults: str) -> Callable[[int], Setup]:
     """The i-th schedule of this command: drawn when it is needed."""
     fixed = None
     if scenario is not None:
         fixed = parse_scenario(scenario.read_text().partition("\n--- trace\n")[0], scenario.name)
 
     def setup_of(i: int) -> Setup:
-        setup = fixed or swarm_setup(first + i, nodes, units)
+        setup = fixed or swarm_setup(first + i, nodes, shards)
         if not faults:
             return setup
         try:
@@ -110,7 +110,7 @@ def _tell(summary: Summary) -> None:
     )
 
 
-def _tell_violation(setup: Setup, outcome: Outcome, scenario: Path | None, nodes: int, units: int) -> None:
+def _tell_violation(setup: Setup, outcome: Outcome, scenario: Path | None, nodes: int, shards: int) -> None:
     needed = shrink(setup, outcome.rule)
     small = keep(setup, needed)
     again, trace = retrace(small)
@@ -120,7 +120,7 @@ def _tell_violation(setup: Setup, outcome: Outcome, scenario: Path | None, nodes
         typer.echo(line)
     _tail(trace)
     typer.echo(again.violation)
-    typer.echo("replay: " + replay_command(setup, needed, scenario, nodes, units))
+    typer.echo("replay: " + replay_command(setup, needed, scenario, nodes, shards))
 
 
 def _tail(trace: Trace) -> None:
@@ -128,9 +128,9 @@ def _tail(trace: Trace) -> None:
         typer.echo(line)
 
 
-def replay_command(setup: Setup, needed: tuple[int, ...], scenario: Path | None, nodes: int, units: int) -> str:
+def replay_command(setup: Setup, needed: tuple[int, ...], scenario: Path | None, nodes: int, shards: int) -> str:
     chosen = ",".join(map(str, needed)) or "none"
     if scenario is not None:
         return f"holdfast sim --scenario {scenario} --faults {chosen} --trace"
-    shape = (f" --nodes {nodes}" if nodes else "") + (f" --units {units}" if units else "")
+    shape = (f" --nodes {nodes}" if nodes else "") + (f" --shards {shards}" if shards else "")
     return f"holdfast sim --seeds 1 --first {setup.seed}{shape} --faults {chosen} --trace"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from holdfast.errors import ConfigError, PeerError
 from holdfast.model.ids import name_of
-from holdfast.runtime.events import KINDS
+from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, Run, RunArgument, find_run, say
 from .story import Diaries, sentence
@@ -27,11 +27,11 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Keep looking, once a second, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Who runs what: members, units with primary and backup, stages, queues.
+    """Who runs what: members, shards with primary and backup, stages, queues.
 
     Examples:  holdfast status
                holdfast status holdfast-run/netmon --watch
-               holdfast status --json | jq .units
+               holdfast status --json | jq .shards
     """
     found = find_run(run)
     if as_json:
@@ -51,7 +51,7 @@ def status(
 
 
 def cluster_status(run: Run) -> dict[str, Any]:
-    """One view of the cluster: the newest record, and what each node says of the units and stages it has."""
+    """One view of the cluster: the newest record, and what each node says of the shards and stages it has."""
     answers, preparing = run.statuses()
     if not answers:
         return run.ask("status")  # says why nobody answers
@@ -61,7 +61,7 @@ def cluster_status(run: Run) -> dict[str, Any]:
         "pipeline": run.pipeline,
         "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
         "coordinator": newest["coordinator"],
-        "units": units_of(newest["places"], answers),
+        "shards": shards_of(newest["places"], answers),
         "unprotected": [f"{name} is no member" for name in absent] + unprotected(newest["places"], answers),
         "nodes": answers,
         "preparing": preparing,
@@ -69,18 +69,18 @@ def cluster_status(run: Run) -> dict[str, Any]:
     }
 
 
-def units_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
-    """Every unit: where it is, and its figures as its primary tells them, if that answers."""
+def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
+    """Every shard: where it is, and its figures as its primary tells them, if that answers."""
     found = {}
     for asset, place in sorted(places.items()):
         if not place["stage"] and not asset.endswith(".ledger"):
-            told = nodes.get(name_of(place["primary"] or ""), {}).get("units", {}).get(asset, {})
+            told = nodes.get(name_of(place["primary"] or ""), {}).get("shards", {}).get(asset, {})
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch")}}
     return found
 
 
 def unprotected(places: dict[str, Any], nodes: dict[str, Any]) -> list[str]:
-    """Why one more failure would be felt: units without a backup, stages whose standby is not ready, a line each."""
+    """Why one more failure would be felt: shards without a backup, stages whose standby is not ready, a line each."""
     found = []
     for asset, place in sorted(places.items()):
         if not place["stage"]:
@@ -96,9 +96,9 @@ def unprotected(places: dict[str, Any], nodes: dict[str, Any]) -> list[str]:
 def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     """The same as tables."""
     record, nodes = status["record"], status["nodes"]
-    units = Table(title=f"{pipeline}: record {record['version']}, coordinator {status['coordinator']}")
-    for column in ("unit", "primary", "backup", "epoch", "rows in", "rows out", "queued", "state", "watermark"):
-        units.add_column(column, justify="left" if column in ("unit", "primary", "backup") else "right")
+    shards = Table(title=f"{pipeline}: record {record['version']}, coordinator {status['coordinator']}")
+    for column in ("shard", "primary", "backup", "epoch", "rows in", "rows out", "queued", "state", "watermark"):
+        shards.add_column(column, justify="left" if column in ("shard", "primary", "backup") else "right")
     stages = Table()
     for column in ("stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "late"):
         stages.add_column(column, justify="left" if column in ("stage", "runs on", "stands by", "state") else "right")
@@ -127,11 +127,11 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
                 *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond", "numLateRows")),
             )
             continue
-        told = status["units"][asset]
+        told = status["shards"][asset]
         backup = place["backup"] or (f"({place['joining']})" if place["joining"] else "none")
         queued = sum(q["next"] - q["trimmed"] for q in told["outputs"].values()) if "outputs" in told else None
         cells = [_number(value) for value in (told.get("rows_in"), told.get("rows_out"), queued)]
-        units.add_row(
+        shards.add_row(
             asset,
             primary or "LOST",
             backup,
@@ -141,7 +141,7 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             moment(told.get("watermark_us")),
             style="" if place["backup"] else "yellow" if primary else "bold red",
         )
-    lines: list[Any] = [units, stages]
+    lines: list[Any] = [shards, stages]
     if status["preparing"]:
         lines.append(Text(f"{', '.join(status['preparing'])} still prepare", style="yellow"))
     lines += [Text(line, style="bold red") for line in failing(status)]
@@ -152,9 +152,9 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     if status["silent"]:
         lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
     for name, answer in sorted(nodes.items()):
-        for unit, told in sorted(answer.get("units", {}).items()):
+        for shard, told in sorted(answer.get("shards", {}).items()):
             if told["failed"]:
-                lines.append(Text(f"{unit} on {name} stands still: {told['failed']}", style="bold red"))
+                lines.append(Text(f"{shard} on {name} stands still: {told['failed']}", style="bold red"))
     return Group(*lines)
 
 

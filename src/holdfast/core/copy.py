@@ -1,4 +1,4 @@
-"""One copy of a unit: operator state, input positions, output queues. Stepped if it is primary, pasted into if not.
+"""One copy of a shard: operator state, input positions, output queues. Stepped if it is primary, pasted into if not.
 
 Primary and image are one class, so promotion moves nothing: the image starts to step where it stands, over the input
 that was retained. The order of input is fixed: the next block comes from the edge whose consumed watermark is
@@ -20,7 +20,7 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.messages import Capture, CommitRecord
-from holdfast.model.topology import Topology, UnitSpec
+from holdfast.model.topology import ShardSpec, Topology
 
 
 class Input:
@@ -43,7 +43,7 @@ class Copy:
         "watermark",
     )  # fmt: skip
 
-    def __init__(self, spec: UnitSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
+    def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
         self.spec = spec
         self.op = op
         #: False for a joining copy that waits for its first whole capture.
@@ -55,7 +55,7 @@ class Copy:
         self.outputs = [
             OutputQueue(e, topology.consumers[e], config.queue_memory_max, config.queue_spill_max) for e in spec.outputs
         ]
-        #: The unit's own watermark: the lowest of its inputs.
+        #: The shard's own watermark: the lowest of its inputs.
         self.watermark = WATERMARK_MIN
         #: (epoch, round) of the last capture in this image.
         self.pasted = (0, 0)
@@ -96,7 +96,7 @@ class Copy:
         block = source.queue.popleft()
         check(
             block.start == source.position,
-            "a unit's input has a hole",
+            "a shard's input has a hole",
             f"{self.id} {source.edge}: {block.start} != {source.position}",
         )
         lowest = min(block.watermark if i is source else i.watermark for i in self.inputs)
@@ -161,7 +161,7 @@ class Copy:
             queue.renew_leases(leases_until_ns)
 
     def demote(self) -> None:
-        """Become an image again: what was received from other units will come again by captures."""
+        """Become an image again: what was received from other shards will come again by captures."""
         for i in self.inputs:
             if i.inbox is None:
                 i.queue.clear()

@@ -1,6 +1,6 @@
 """A node's side of the hand-over from stages: deliver, prepare, seal, for every copy this node holds.
 
-Whoever holds a copy takes part, the joining one too: a prepare names the version of each unit's place, and a holder
+Whoever holds a copy takes part, the joining one too: a prepare names the version of each shard's place, and a holder
 that knows another version refuses. So when a joining seat becomes the backup it has every batch that any driver may
 have committed: either its primary had it prepared when the whole capture was taken, or the driver that came later
 knew the seat and asked it. An older stage epoch than the record's, or than one heard of, is refused. (The record does
@@ -86,15 +86,15 @@ class HandOver:
         if self._is_over(source, message, ready):
             return
         places = self.host.record.places
-        for unit, since in message.units.items():
-            if unit not in self.host.copies or places[unit].since != since:
+        for shard, since in message.shards.items():
+            if shard not in self.host.copies or places[shard].since != since:
                 self._refuse(source, message, "place changed", ready)
                 return
-        for unit in message.units:
-            copy = self.host.copies[unit]
+        for shard in message.shards:
+            copy = self.host.copies[shard]
             if message.last is not None:
                 self._seal(copy, message.stage, message.last, now_ns, ready)
-            inbox = copy.inboxes[stage_edge(message.stage, unit)]
+            inbox = copy.inboxes[stage_edge(message.stage, shard)]
             if not inbox.prepare(message.batch, message.epoch, message.attempt, message.accepted, message.watermark):
                 self._refuse(source, message, "rows are missing", ready)
                 return
@@ -108,7 +108,7 @@ class HandOver:
                     batch=message.batch,
                     attempt=message.attempt,
                     seat=self.host.seat,
-                    units=message.units,
+                    shards=message.shards,
                 ),
             )
         )
@@ -118,10 +118,10 @@ class HandOver:
             return
         places = self.host.record.places
         done: dict[Asset, int] = {}
-        for unit, since in message.units.items():
-            if unit in self.host.copies and places[unit].since == since:
-                self._seal(self.host.copies[unit], message.stage, message.commit, now_ns, ready)
-                done[unit] = since
+        for shard, since in message.shards.items():
+            if shard in self.host.copies and places[shard].since == since:
+                self._seal(self.host.copies[shard], message.stage, message.commit, now_ns, ready)
+                done[shard] = since
         ready.send.append(
             (
                 source,
@@ -130,7 +130,7 @@ class HandOver:
                     epoch=message.epoch,
                     batch=message.commit.batch,
                     seat=self.host.seat,
-                    units=done,
+                    shards=done,
                 ),
             )
         )

@@ -1,4 +1,4 @@
-"""The units of one node: copies in their roles, fed by the record, by other units and by captures.
+"""The shards of one node: copies in their roles, fed by the record, by other shards and by captures.
 
 Fencing happens here, at the border: whatever carries an epoch or a place version is compared with the record before
 a copy sees it. The copies themselves know nothing of other nodes.
@@ -35,130 +35,131 @@ class Host:
         self.factory = factory
         self.method = method_of(config)
         self.record: Record = NO_RECORD
-        #: Version of the record a pipeline starts with: only under it may a unit start empty.
+        #: Version of the record a pipeline starts with: only under it may a shard start empty.
         self.first_version = 1
         self.states: dict[Asset, State] = {}
         #: Every copy on this node, whatever its role; and those that run.
         self.copies: dict[Asset, Copy] = {}
         self.primaries: dict[Asset, Primary] = {}
-        #: Captures that came before the record they belong to: one per unit, the newest.
+        #: Captures that came before the record they belong to: one per shard, the newest.
         self.early: dict[Asset, tuple[Seat, Capture]] = {}
         self.disk_full = False
-        #: Settings of units that differ from the node's.
+        #: Settings of shards that differ from the node's.
         self.tuned: dict[Asset, Config] = {}
 
-    def config_of(self, unit: Asset) -> Config:
-        return self.tuned.get(unit, self.config)
+    def config_of(self, shard: Asset) -> Config:
+        return self.tuned.get(shard, self.config)
 
-    def tune(self, units: tuple[Asset, ...], capture_period_ns: int) -> None:
-        """Capture these units so often from now on, whether they run here now or later."""
-        for unit in units:
-            self.tuned[unit] = msgspec.structs.replace(self.config, capture_period_ns=capture_period_ns)
-            if unit in self.primaries:
-                self.primaries[unit].config = self.tuned[unit]
+    def tune(self, shards: tuple[Asset, ...], capture_period_ns: int) -> None:
+        """Capture these shards so often from now on, whether they run here now or later."""
+        for shard in shards:
+            self.tuned[shard] = msgspec.structs.replace(self.config, capture_period_ns=capture_period_ns)
+            if shard in self.primaries:
+                self.primaries[shard].config = self.tuned[shard]
 
     # --- the record
 
     def on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
         before = self.record
         self.record = record
-        for unit in self.topology.unit:
-            place = record.places[unit]
-            if place != before.places.get(unit):
-                self._on_place(unit, place, now_ns, ready)
+        for shard in self.topology.shard:
+            place = record.places[shard]
+            if place != before.places.get(shard):
+                self._on_place(shard, place, now_ns, ready)
         for primary in self.primaries.values():
             primary.on_record(record, now_ns, ready)
         early, self.early = self.early, {}
         for source, capture in early.values():
             self.on_capture(source, capture, ready)
 
-    def _on_place(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        state = self.states.get(unit, State.ABSENT)
+    def _on_place(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        state = self.states.get(shard, State.ABSENT)
         role = role_of(self.seat, place)
         known = TRANSITIONS.get((state, role))
         if known is None:
             raise InvariantError(
-                "the placement gives a unit to a copy that cannot have it",
-                detail=f"{unit} on {self.seat}: {state.value} -> {role.value} by {place}",
+                "the placement gives a shard to a copy that cannot have it",
+                detail=f"{shard} on {self.seat}: {state.value} -> {role.value} by {place}",
             )
-        self.states[unit], action = known
+        self.states[shard], action = known
         if place.primary is None:
-            ready.notes.append(("lost", unit, self.seat, place.epoch))
+            ready.notes.append(("lost", shard, self.seat, place.epoch))
         if action is not Action.NOTHING:
-            self._act(unit, place, action, now_ns, ready)
+            self._act(shard, place, action, now_ns, ready)
 
-    def _act(self, unit: Asset, place: Place, action: Action, now_ns: int, ready: Ready) -> None:
+    def _act(self, shard: Asset, place: Place, action: Action, now_ns: int, ready: Ready) -> None:
         match action:
             case Action.FOUND:
                 if place.since != self.first_version:
                     raise InvariantError(
-                        "a unit would start empty in the middle of its stream", detail=f"{unit} on {self.seat}: {place}"
+                        "a shard would start empty in the middle of its stream",
+                        detail=f"{shard} on {self.seat}: {place}",
                     )
-                self.copies[unit] = self._new_copy(unit, based=True)
+                self.copies[shard] = self._new_copy(shard, based=True)
                 if place.primary == self.seat:
-                    self._run(unit, place, now_ns, ready)
+                    self._run(shard, place, now_ns, ready)
             case Action.JOIN | Action.REJOIN:
-                self.primaries.pop(unit, None)
-                self._unspill(unit, ready)
-                self.copies[unit] = self._new_copy(unit, based=False)
-                ready.notes.append(("joining", unit, self.seat, place.since))
+                self.primaries.pop(shard, None)
+                self._unspill(shard, ready)
+                self.copies[shard] = self._new_copy(shard, based=False)
+                ready.notes.append(("joining", shard, self.seat, place.since))
             case Action.KEEP:
-                self._check_based(unit, place)
+                self._check_based(shard, place)
             case Action.PROMOTE:
-                self._check_based(unit, place)
-                self._promote(unit, place, now_ns, ready)
+                self._check_based(shard, place)
+                self._promote(shard, place, now_ns, ready)
             case Action.RETARGET:
-                self._retarget(unit, place, now_ns, ready)
+                self._retarget(shard, place, now_ns, ready)
             case Action.DEMOTE:
-                self.primaries.pop(unit)
-                self.copies[unit].demote()
-                ready.notes.append(("demoted", unit, self.seat, place.epoch))
+                self.primaries.pop(shard)
+                self.copies[shard].demote()
+                ready.notes.append(("demoted", shard, self.seat, place.epoch))
             case Action.DROP:
-                self.primaries.pop(unit, None)
-                self._unspill(unit, ready)
-                self.copies.pop(unit, None)
-                ready.notes.append(("dropped", unit, self.seat, place.epoch))
+                self.primaries.pop(shard, None)
+                self._unspill(shard, ready)
+                self.copies.pop(shard, None)
+                ready.notes.append(("dropped", shard, self.seat, place.epoch))
 
-    def _check_based(self, unit: Asset, place: Place) -> None:
-        if not self.copies[unit].based:
-            raise InvariantError("a copy without an image is named", detail=f"{unit} on {self.seat}: {place}")
+    def _check_based(self, shard: Asset, place: Place) -> None:
+        if not self.copies[shard].based:
+            raise InvariantError("a copy without an image is named", detail=f"{shard} on {self.seat}: {place}")
 
-    def _promote(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        if self.copies[unit].hollow:
+    def _promote(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        if self.copies[shard].hollow:
             raise InvariantError(
-                "an image that was lost in a failed paste would run", detail=f"{unit} on {self.seat}: {place}"
+                "an image that was lost in a failed paste would run", detail=f"{shard} on {self.seat}: {place}"
             )
-        self.copies[unit].promote(now_ns + self.config.lease_ns)
-        self._run(unit, place, now_ns, ready)
+        self.copies[shard].promote(now_ns + self.config.lease_ns)
+        self._run(shard, place, now_ns, ready)
 
-    def _retarget(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        primary = self.primaries[unit]
+    def _retarget(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        primary = self.primaries[shard]
         if place.epoch == primary.epoch:
             primary.on_place(place, now_ns, ready)
             return
         if not primary.frozen:
-            raise InvariantError("a primary missed an epoch of its own", detail=f"{unit} on {self.seat}: {place}")
-        self.copies[unit].demote()  # it handed over, missed that it was backup, and is primary again
-        self._promote(unit, place, now_ns, ready)
+            raise InvariantError("a primary missed an epoch of its own", detail=f"{shard} on {self.seat}: {place}")
+        self.copies[shard].demote()  # it handed over, missed that it was backup, and is primary again
+        self._promote(shard, place, now_ns, ready)
 
-    def _unspill(self, unit: Asset, ready: Ready) -> None:
+    def _unspill(self, shard: Asset, ready: Ready) -> None:
         """A copy goes: so do its files."""
-        for queue in self.copies[unit].outputs if unit in self.copies else ():
+        for queue in self.copies[shard].outputs if shard in self.copies else ():
             if queue.spilled_to:
                 ready.apply.append(Spill(edge=queue.edge, trimmed=queue.next, to=0))
 
-    def _new_copy(self, unit: Asset, *, based: bool) -> Copy:
-        spec = self.topology.unit[unit]
+    def _new_copy(self, shard: Asset, *, based: bool) -> Copy:
+        spec = self.topology.shard[shard]
         copy = Copy(spec, self.topology, self.factory(spec), self.config, based=based)
         for queue in copy.outputs:
             queue.disk_full = self.disk_full
         return copy
 
-    def _run(self, unit: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        copy = self.copies[unit]
-        ready.notes.append(("promoted", unit, self.seat, place.epoch, tuple(copy.positions().values())))
-        primary = Primary(copy, place, self.topology, self.config_of(unit), self.method, now_ns)
-        self.primaries[unit] = primary
+    def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        copy = self.copies[shard]
+        ready.notes.append(("promoted", shard, self.seat, place.epoch, tuple(copy.positions().values())))
+        primary = Primary(copy, place, self.topology, self.config_of(shard), self.method, now_ns)
+        self.primaries[shard] = primary
         primary.on_record(self.record, now_ns, ready)
         primary.on_place(place, now_ns, ready)
 
@@ -178,22 +179,22 @@ class Host:
                 primary.on_left(edge, event.consumer, now_ns, ready)
 
     def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
-        for unit in self.topology.consumers[message.edge]:
-            primary = self.primaries.get(unit)
+        for shard in self.topology.consumers[message.edge]:
+            primary = self.primaries.get(shard)
             if primary is not None:
                 primary.on_data(message, source, now_ns, ready)
 
     def on_capture(self, source: Address, message: Capture, ready: Ready) -> None:
         """An image takes a capture only from the primary, and only under the place, that the record names."""
-        place = self.record.places[message.unit]
+        place = self.record.places[message.shard]
         if message.since > place.since:
-            self.early[message.unit] = (source, message)
+            self.early[message.shard] = (source, message)
             return
-        copy = self.copies.get(message.unit)
+        copy = self.copies.get(message.shard)
         if copy is None or message.since != place.since or place.primary != source or message.epoch != place.epoch:
-            ready.notes.append(("stale-capture", message.unit, self.seat, message.epoch, message.since))
+            ready.notes.append(("stale-capture", message.shard, self.seat, message.epoch, message.since))
             return
-        if self.states[message.unit] not in (State.JOINING, State.BACKUP):
+        if self.states[message.shard] not in (State.JOINING, State.BACKUP):
             return
         number = (message.epoch, message.round)
         fits = copy.pasted == number
@@ -207,18 +208,18 @@ class Host:
                 except (
                     HoldfastError
                 ) as error:  # no answer: it comes again after a while, and then perhaps there is room
-                    ready.notes.append(("paste-failed", message.unit, self.seat, str(error)))
+                    ready.notes.append(("paste-failed", message.shard, self.seat, str(error)))
                     return
                 for edge, block in sealed:
-                    ready.notes.append(("sealed", message.unit, edge, self.seat, block))
+                    ready.notes.append(("sealed", message.shard, edge, self.seat, block))
                 spill(copy, ready)  # an image's queues are bounded as its primary's are
-            ready.notes.append(("pasted" if fits else "misfit", message.unit, self.seat, *number, message.whole))
+            ready.notes.append(("pasted" if fits else "misfit", message.shard, self.seat, *number, message.whole))
         elif not fits:
             return  # an old round that was overtaken
-        ready.send.append((source, Pasted(unit=message.unit, epoch=message.epoch, round=message.round, fits=fits)))
+        ready.send.append((source, Pasted(shard=message.shard, epoch=message.epoch, round=message.round, fits=fits)))
 
     def on_pasted(self, source: Seat, message: Pasted, now_ns: int, ready: Ready) -> None:
-        primary = self.primaries.get(message.unit)
+        primary = self.primaries.get(message.shard)
         if primary is not None:
             primary.on_pasted(source, message, now_ns, ready)
 
@@ -235,10 +236,10 @@ class Host:
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
         found: list[Message] = []
-        for unit, primary in self.primaries.items():
+        for shard, primary in self.primaries.items():
             place = primary.place
             if place.joining and place.joining in primary.rounds.made:
-                found.append(Joined(asset=unit, since=place.since, seat=place.joining))
+                found.append(Joined(asset=shard, since=place.since, seat=place.joining))
             elif place.moving and primary.has_yielded():
-                found.append(Yielded(asset=unit, since=place.since))
+                found.append(Yielded(asset=shard, since=place.since))
         return found

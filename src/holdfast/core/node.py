@@ -1,4 +1,4 @@
-"""One node: membership, placement, units and ledgers behind a single `step(event, now_ns) -> Ready`.
+"""One node: membership, placement, shards and ledgers behind a single `step(event, now_ns) -> Ready`.
 
 The node routes and nothing more: each message goes to the part that owns it. Only the coordinator's loop is here,
 since it joins two parts: what was reported (`placement.plan`) and who may change the record (`Election`).
@@ -118,7 +118,7 @@ class Node:
         elif isinstance(event, ChildDied):
             self.dead_children[event.stage] = event.epoch
         elif isinstance(event, Tuned):
-            self.host.tune(event.units, event.capture_period_ns)
+            self.host.tune(event.shards, event.capture_period_ns)
         elif isinstance(event, Left):
             self.host.on_left(event, now_ns, ready)
         elif isinstance(event, Unreachable):
@@ -284,7 +284,7 @@ class Node:
             ready.notes.append(("degraded", self.name, record.version, len(open_assets)))
 
     def _report(self, now_ns: int, ready: Ready) -> None:
-        """Tell the coordinator what units and ledgers of this node have to say (again every tick, until it acts)."""
+        """Tell the coordinator what shards and ledgers of this node have to say (again every tick, until it acts)."""
         coordinator = self.election.coordinator
         found = self.host.reports()
         for ledger in self.ledgers.values():

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from holdfast.model.block import Rows
 from holdfast.model.ids import Edge
-from holdfast.model.topology import UnitSpec
+from holdfast.model.topology import ShardSpec
 
 
 class Operator(Protocol):
@@ -20,9 +20,9 @@ class Operator(Protocol):
     torn: bool
 
     def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
-        """Take rows of one input edge, then let the unit's watermark be `watermark`: rows for each output edge.
+        """Take rows of one input edge, then let the shard's watermark be `watermark`: rows for each output edge.
 
-        Rows that cannot be taken are a HoldfastError: the unit then stands still.
+        Rows that cannot be taken are a HoldfastError: the shard then stands still.
         """
         ...
 
@@ -48,4 +48,4 @@ class Operator(Protocol):
 
 
 class OperatorFactory(Protocol):
-    def __call__(self, spec: UnitSpec) -> Operator: ...
+    def __call__(self, spec: ShardSpec) -> Operator: ...

@@ -1,10 +1,10 @@
 """What the next placement record should be: a function of the last one and of what was reported. Nothing else.
 
 The coordinator calls `plan` whenever it may propose. Each plan changes the membership by one at the most and does
-everything that follows from it at once: a failed node's units go to all the nodes that hold their images, in one
+everything that follows from it at once: a failed node's shards go to all the nodes that hold their images, in one
 record (cooperative-ha §3.5). What is left unprotected gets a joining seat in the same record; a seat becomes the
 backup only when the primary has reported that it holds everything, so the record never names a backup that could
-not take over. A unit whose only holder is suspected stays where it is: nobody else could run it, and the suspicion
+not take over. A shard whose only holder is suspected stays where it is: nobody else could run it, and the suspicion
 may be false; it is lost only when that node shows itself in a new life.
 """
 
@@ -179,7 +179,7 @@ def _stands(made: Plan, seat: Seat) -> bool:
 
 
 def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
-    """Give a stage a node, and every unit and ledger a backup; move what sits on a draining node."""
+    """Give a stage a node, and every shard and ledger a backup; move what sits on a draining node."""
     place = made.places[asset]
     if place.is_stage:
         _run_stage(made, asset, reports)

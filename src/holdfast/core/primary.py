@@ -1,7 +1,7 @@
-"""A unit at work: it steps its copy, streams what it makes, takes captures and acknowledges what they cover.
+"""A shard at work: it steps its copy, streams what it makes, takes captures and acknowledges what they cover.
 
 Input is acknowledged only when a round of captures is complete on every target that the placement names. With no
-target at all (no second node exists) the unit runs degraded: there is no other copy that an acknowledgement could
+target at all (no second node exists) the shard runs degraded: there is no other copy that an acknowledgement could
 harm, so it acknowledges what it has consumed.
 """
 
@@ -52,10 +52,10 @@ class Primary:
             for i in copy.inputs
             if i.inbox is None
         }
-        #: Where each producer sits, as this unit last turned to it.
+        #: Where each producer sits, as this shard last turned to it.
         self.producers: dict[Edge, Seat | None] = {}
         self.taps: dict[tuple[Edge, Consumer], Tap] = {}
-        #: It was said that the unit stands still.
+        #: It was said that the shard stands still.
         self.said = False
 
     @property
@@ -117,12 +117,14 @@ class Primary:
 
     def _flush(self, edge: Edge, consumer: Consumer, tap: Tap, ready: Ready) -> bool:
         """Stream to a consumer; false: it cannot be, and was told. A reader's positions come from outside, from a
-        checkpoint of who knows what, and must not end a node: it would go on to the next. A unit's are our own. (One
+        checkpoint of who knows what, and must not end a node: it would go on to the next. A shard's are our own. (One
         that is ahead may be right: a new primary makes everything again. It shows when the queue gets there.)"""
         queue = self._queue(edge)
         if tap.flush(queue, self.epoch, ready):
             return True
-        check(consumer not in self.topology.unit, "a position points into a block", f"{edge}: {tap.cursor}, {consumer}")
+        check(
+            consumer not in self.topology.shard, "a position points into a block", f"{edge}: {tap.cursor}, {consumer}"
+        )
         del self.taps[edge, consumer]
         self._bar(tap.address, edge, consumer, tap.epoch, "position", ready)
         return False
@@ -146,7 +148,7 @@ class Primary:
                 self._bar(source, message.edge, message.consumer, message.epoch, "fenced", ready)
             return
         if message.at < queue.trimmed:
-            if message.consumer in self.topology.unit:
+            if message.consumer in self.topology.shard:
                 return  # overtaken by what the same consumer has acknowledged since
             ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))

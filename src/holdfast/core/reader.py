@@ -1,7 +1,7 @@
 """A Spark query that reads edges: what `latestOffset`, `read` and `commit` of the data source stand on.
 
 Offsets are positions. The latest offset is the end of what this reader has received without a hole, so it never goes
-back, whatever happens to the unit behind it: a silent unit simply reports what was there before. `read` waits for
+back, whatever happens to the shard behind it: a silent shard simply reports what was there before. `read` waits for
 the rows instead of failing, because a node's death must never end a query. `commit` is the acknowledgement;
 it is cumulative, so one that is skipped or comes twice does no harm.
 

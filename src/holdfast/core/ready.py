@@ -114,9 +114,9 @@ class Unreachable(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, array_like=True):
-    """The prescriber, or an operator's hand, says how often these units are to be captured."""
+    """The prescriber, or an operator's hand, says how often these shards are to be captured."""
 
-    units: tuple[Asset, ...]
+    shards: tuple[Asset, ...]
     capture_period_ns: int
 
 

@@ -1,4 +1,4 @@
-"""What a node is to a unit, and what it does when the placement record says otherwise.
+"""What a node is to a shard, and what it does when the placement record says otherwise.
 
 The table is the whole of it: every state a copy can be in, every role the record can give it, and the one action
 that follows. A pair that is not in it cannot come from a correct coordinator: it is refused loudly. A node may miss

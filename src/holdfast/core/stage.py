@@ -1,4 +1,4 @@
-"""A stage's driver: hands micro-batches over to the units, each exactly once, however often Spark runs them.
+"""A stage's driver: hands micro-batches over to the shards, each exactly once, however often Spark runs them.
 
     OPENING     take over the ledger (older drivers are refused from now on) and learn the last commit
     FINISHING   seal what the ledger says is committed, on every holder
@@ -95,7 +95,7 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     event_time_max: int = WATERMARK_MIN
     late: int = 0
     final: bool = False
-    #: A watermark that the caller knows (a stage between units takes that of its input); else it follows event time.
+    #: A watermark that the caller knows (a stage between shards takes that of its input); else it follows event time.
     watermark: int | None = None
     #: For how long the source has had nothing, where the caller knows better than from the last rows: it may have been
     #: the driver that was away.
@@ -118,7 +118,7 @@ class StageDriver:
         self.batch: RunBatch | None = None
         self.commit: CommitRecord | None = None
         self.attempt = 0
-        #: Units of each holder, with the version of each place; and whether every unit has a primary at all.
+        #: Shards of each holder, with the version of each place; and whether every shard has a primary at all.
         self.grouped: dict[Seat, dict[Asset, int]] = {}
         self.complete = True
         #: (holder, task, attempt) that were confirmed.
@@ -158,15 +158,15 @@ class StageDriver:
     # --- placement
 
     def _group(self) -> None:
-        """Which holder has which units, under which version of their places."""
+        """Which holder has which shards, under which version of their places."""
         grouped: dict[Seat, dict[Asset, int]] = {}
         self.complete = True
-        for unit in self.spec.units:
-            place = self.record.places[unit]
+        for shard in self.spec.shards:
+            place = self.record.places[shard]
             if place.primary is None:
-                self.complete = False  # a lost unit: its rows must not be dropped, so the stage stands still
+                self.complete = False  # a lost shard: its rows must not be dropped, so the stage stands still
             for seat in place.holders:
-                grouped.setdefault(seat, {})[unit] = place.since
+                grouped.setdefault(seat, {})[shard] = place.since
         self.grouped = grouped
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
@@ -239,10 +239,10 @@ class StageDriver:
             self.delivered[(message.seat, message.task, message.attempt)] = None
             self._advance(now_ns, ready)
         elif isinstance(message, Prepared) and message.attempt == self.attempt:
-            self.prepared[message.seat] = message.units
+            self.prepared[message.seat] = message.shards
             self._advance(now_ns, ready)
         elif isinstance(message, Sealed) and self.last and message.batch == self.last.batch:
-            self.sealed[message.seat] = message.units
+            self.sealed[message.seat] = message.shards
             self._advance(now_ns, ready)
 
     def _on_refused(self, source: Address, message: Refused, now_ns: int, ready: Ready) -> None:
@@ -304,7 +304,7 @@ class StageDriver:
             elif again:
                 self._deliver(ready)
         if self.phase is Phase.PREPARING:
-            if all(self.prepared.get(seat) == units for seat, units in self.grouped.items()):
+            if all(self.prepared.get(seat) == shards for seat, shards in self.grouped.items()):
                 self._turn(Cause.ALL_PREPARED)
                 ready.notes.append(("all-prepared", self.spec.id, self.epoch, self.batch and self.batch.batch))
                 again = True
@@ -318,7 +318,7 @@ class StageDriver:
         """The last commit belongs on every holder, also on one that comes later."""
         if self.phase is Phase.OPENING:
             return
-        open_seats = [s for s, units in self.grouped.items() if self.last and self.sealed.get(s) != units]
+        open_seats = [s for s, shards in self.grouped.items() if self.last and self.sealed.get(s) != shards]
         if not open_seats and self.phase is Phase.FINISHING:
             self._turn(Cause.ALL_SEALED)
             ready.apply.append(Opened(stage=self.spec.id, commit=self.last))
@@ -329,7 +329,7 @@ class StageDriver:
             ready.apply.append(BatchDone(stage=self.spec.id, batch=self.last.batch))
         elif again and self.last:
             for seat in open_seats:
-                message = Seal(stage=self.spec.id, epoch=self.epoch, commit=self.last, units=self.grouped[seat])
+                message = Seal(stage=self.spec.id, epoch=self.epoch, commit=self.last, shards=self.grouped[seat])
                 ready.send.append((seat, message))
 
     def _to_ledger(self, message: LedgerOpen | LedgerWrite, ready: Ready) -> None:
@@ -346,8 +346,8 @@ class StageDriver:
     def _deliver(self, ready: Ready) -> None:
         if self.batch is None:
             return
-        for seat, units in self.grouped.items():
-            edges = [stage_edge(self.spec.id, unit) for unit in units]
+        for seat, shards in self.grouped.items():
+            edges = [stage_edge(self.spec.id, shard) for shard in shards]
             for rows in (*self.batch.strays, *self.batch.tasks):
                 if (seat, rows.task, rows.attempt) in self.delivered:
                     continue
@@ -370,8 +370,8 @@ class StageDriver:
         commit = self.commit
         if commit is None:
             return
-        for seat, units in self.grouped.items():
-            if self.prepared.get(seat) == units:
+        for seat, shards in self.grouped.items():
+            if self.prepared.get(seat) == shards:
                 continue
             ready.send.append(
                 (
@@ -383,7 +383,7 @@ class StageDriver:
                         attempt=commit.attempt,
                         accepted=commit.accepted,
                         watermark=commit.watermark,
-                        units=units,
+                        shards=shards,
                         last=self.last,
                     ),
                 )

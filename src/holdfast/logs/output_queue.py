@@ -1,11 +1,11 @@
-"""Keep a unit's output until every consumer has acknowledged it.
+"""Keep a shard's output until every consumer has acknowledged it.
 
 Trimming follows the slowest consumer, not the fastest: one that lags costs memory, but trimming early would make its
 recovery impossible. A consumer may be ahead of the queue (its producer was restored from an image): then blocks are
 trimmed as soon as they are made again. Readers that are not sinks of the pipeline hold retention only while their
 lease lives.
 
-The queue is bounded: memory first, then disk (`spilled_to` says how far), then `has_room` is false and the unit
+The queue is bounded: memory first, then disk (`spilled_to` says how far), then `has_room` is false and the shard
 waits. It never drops. The bound is checked before a step, so it can be passed by the output of one step.
 Only the arithmetic is here; drivers move the bytes.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.errors import check
-from holdfast.model.block import Block, Rows, unit_block
+from holdfast.model.block import Block, Rows, shard_block
 from holdfast.model.ids import Consumer, Edge
 from holdfast.model.messages import OutputPart
 
@@ -57,7 +57,7 @@ class OutputQueue:
         return self.next - self.trimmed < self.memory_max + spill_max
 
     def append(self, rows: Rows, watermark: int) -> Block:
-        block = unit_block(self.next, rows, watermark)
+        block = shard_block(self.next, rows, watermark)
         self._add(block)
         return block
 

@@ -1,7 +1,7 @@
 """The elements of an edge, in the runs in which they are made.
 
 A block is a run of elements with consecutive positions: its rows, then one watermark, then (on an edge from a
-stage) one batch end. Blocks are the atom of everything: a unit takes a whole block from one edge, so the order of
+stage) one batch end. Blocks are the atom of everything: a shard takes a whole block from one edge, so the order of
 its input is a function of the edges alone, and a copy that replays makes the same blocks at the same positions.
 Positions never point into a block.
 """
@@ -30,11 +30,11 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     end: int
     rows: Rows
     watermark: int
-    #: Batch id on an edge from a stage, where the batch end is an element of its own; -1 on an edge from a unit.
+    #: Batch id on an edge from a stage, where the batch end is an element of its own; -1 on an edge from a shard.
     batch: int = -1
 
 
-def unit_block(start: int, rows: Rows, watermark: int) -> Block:
+def shard_block(start: int, rows: Rows, watermark: int) -> Block:
     return Block(start, start + len(rows) + 1, rows, watermark)
 
 

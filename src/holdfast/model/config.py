@@ -26,7 +26,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     #: Elements of input that a copy may hold back before a capture is forced, and before a stage is refused.
     retained_soft_max: int = 2_000
     retained_hard_max: int = 20_000
-    #: Elements of one output queue in memory, and on disk after that; then the unit waits.
+    #: Elements of one output queue in memory, and on disk after that; then the shard waits.
     queue_memory_max: int = 20_000
     queue_spill_max: int = 100_000
     #: Elements a producer may send ahead of what a consumer has asked for.

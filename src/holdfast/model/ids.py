@@ -1,7 +1,7 @@
 """Names of things, as plain strings with one meaning each.
 
     Name      "n2"        a node, by its durable identity: what votes, and what a disk belongs to
-    Seat      "n2#3"      the third life of that node: what holds units, since memory dies with a process
+    Seat      "n2#3"      the third life of that node: what holds shards, since memory dies with a process
     Asset     "u1" "s0" "s0.ledger"     what the placement record places
     Edge      "s0>u1" "u1.0"            a numbered sequence of elements
     Consumer  "u4" "r0"   what acknowledges an edge
@@ -40,12 +40,12 @@ def life_of(seat: Seat) -> int:
     return int(life) if life else 0
 
 
-def stage_edge(stage: Asset, unit: Asset) -> Edge:
-    return f"{stage}>{unit}"
+def stage_edge(stage: Asset, shard: Asset) -> Edge:
+    return f"{stage}>{shard}"
 
 
-def unit_edge(unit: Asset, port: int = 0) -> Edge:
-    return f"{unit}.{port}"
+def shard_edge(shard: Asset, port: int = 0) -> Edge:
+    return f"{shard}.{port}"
 
 
 def driver_of(stage: Asset, epoch: int) -> Address:

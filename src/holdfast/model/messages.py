@@ -189,7 +189,7 @@ class HandedPart(msgspec.Struct, frozen=True, array_like=True):
 class Capture(Message, frozen=True, kw_only=True):
     """One record for all checkpoint methods. Fits only an image that stands at `start`; a whole one always fits."""
 
-    unit: Asset
+    shard: Asset
     epoch: int
     #: Version of the place under which it was sent: an image that has not seen, or no longer has, this place waits.
     since: int
@@ -206,7 +206,7 @@ class Capture(Message, frozen=True, kw_only=True):
 class Pasted(Message, frozen=True, kw_only=True):
     """To the primary: this round is in my image, or (`fits` false) I need a whole capture."""
 
-    unit: Asset
+    shard: Asset
     epoch: int
     round: int
     fits: bool
@@ -216,7 +216,7 @@ class Pasted(Message, frozen=True, kw_only=True):
 
 
 class Deliver(Message, frozen=True, kw_only=True):
-    """Rows of one task attempt, for every unit of one holder. They vanish unless a prepare names the attempt."""
+    """Rows of one task attempt, for every shard of one holder. They vanish unless a prepare names the attempt."""
 
     stage: Asset
     epoch: int
@@ -252,7 +252,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepare(Message, frozen=True, kw_only=True):
-    """Promise to seal this batch out of these attempts. `units` maps each unit to the `since` of its place."""
+    """Promise to seal this batch out of these attempts. `shards` maps each shard to the `since` of its place."""
 
     stage: Asset
     epoch: int
@@ -260,7 +260,7 @@ class Prepare(Message, frozen=True, kw_only=True):
     attempt: int
     accepted: dict[int, int]
     watermark: int
-    units: dict[Asset, int]
+    shards: dict[Asset, int]
     #: The commit before this one: a holder that missed the seal of it seals it now.
     last: CommitRecord | None
 
@@ -271,24 +271,24 @@ class Prepared(Message, frozen=True, kw_only=True):
     batch: int
     attempt: int
     seat: Seat
-    units: dict[Asset, int]
+    shards: dict[Asset, int]
 
 
 class Seal(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     commit: CommitRecord
-    units: dict[Asset, int]
+    shards: dict[Asset, int]
 
 
 class Sealed(Message, frozen=True, kw_only=True):
-    """The units of `units` have it under these versions of their places; others were left out."""
+    """The shards of `shards` have it under these versions of their places; others were left out."""
 
     stage: Asset
     epoch: int
     batch: int
     seat: Seat
-    units: dict[Asset, int]
+    shards: dict[Asset, int]
 
 
 class Refused(Message, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 A node needs this and nothing else: neither the user's file nor Spark. A stage's child process loads the user's file
 too, plans it again (planning is deterministic) and finds its functions under the same ids.
 
-Ids: an operator's name is `[a-z][a-z0-9_]*`; unit `talkers-3` is its shard 3; stage `talkers_in`, sink `out_0`.
-Ports of a unit: port 0 carries everything it emits, for stages, sinks and other readers; ports 1, 2, … carry the same
+Ids: an operator's name is `[a-z][a-z0-9_]*`; shard `talkers-3` is its fourth; stage `talkers_in`, sink `out_0`.
+Ports of a shard: port 0 carries everything it emits, for stages, sinks and other readers; ports 1, 2, … carry the same
 rows cut by key for each shard of the operators that consume it directly, in the order of `OperatorPlan.feeds`.
 
 Watermarks are microseconds since the epoch, shifted so that the core's smallest value (-1, nothing known) stays the
@@ -69,7 +69,7 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict
     #: Arrow schema of what it emits on port 0 (IPC bytes).
     output: bytes
-    #: Operators that consume it directly, unit to unit, in port order: (operator, input number, shards, by).
+    #: Operators that consume it directly, shard to shard, in port order: (operator, input number, shards, by).
     feeds: tuple[tuple[str, int, int, tuple[str, ...]], ...] = ()
 
 
@@ -113,14 +113,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return next(s for s in self.stages if s.id == id)
 
 
-def unit_id(operator: str, shard: int) -> Asset:
-    return f"{operator}-{shard}"
+def shard_id(operator: str, number: int) -> Asset:
+    return f"{operator}-{number}"
 
 
-def operator_of(unit: Asset) -> str:
-    return unit.rpartition("-")[0]
+def operator_of(shard: Asset) -> str:
+    return shard.rpartition("-")[0]
 
 
 def edges_of(operator: OperatorPlan) -> tuple[Edge, ...]:
     """Port 0 of every shard: what a stage or a reader of this operator reads."""
-    return tuple(f"{unit_id(operator.name, i)}.0" for i in range(operator.shards))
+    return tuple(f"{shard_id(operator.name, i)}.0" for i in range(operator.shards))

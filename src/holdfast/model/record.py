@@ -1,6 +1,6 @@
 """The placement record: who is primary, who is backup, at which epoch. One small value, changed only as a whole.
 
-A unit sits on seats (`n2#3`), because its state dies with the process; a ledger sits on names (`n2`), because its
+A shard sits on seats (`n2#3`), because its state dies with the process; a ledger sits on names (`n2`), because its
 disk does not. `since` is the version at which a place last changed: a stage names it in every prepare, so that no
 batch can be prepared on holders that the record has replaced meanwhile.
 """
@@ -14,7 +14,7 @@ from holdfast.model.topology import Topology
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    #: None: the asset is lost (a unit) or waits for a node (a stage).
+    #: None: the asset is lost (a shard) or waits for a node (a stage).
     primary: Seat | None
     #: Holds everything the primary has acknowledged. None: unprotected. Of a stage: where a warm driver stands by.
     backup: Seat | None = None
@@ -60,14 +60,14 @@ NO_RECORD = Record(version=0, term=0, members={}, places={})
 
 
 def first_record(topology: Topology, names: tuple[Name, ...]) -> Record:
-    """The record a pipeline starts with: units and their backups dealt out round the ring, all empty and in step."""
+    """The record a pipeline starts with: shards and their backups dealt out round the ring, all empty and in step."""
     ring = sorted(names)
     count = len(ring)
     places: dict[Asset, Place] = {}
-    for i, unit in enumerate(topology.units):
+    for i, shard in enumerate(topology.shards):
         shift = 1 + (i // count) % (count - 1) if count > 1 else 0
         backup = seat_of(ring[(i + shift) % count], 1) if shift else None
-        places[unit.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup)
+        places[shard.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup)
     for i, stage in enumerate(s for s in topology.stages if not s.foreign):
         places[stage.id] = Place(primary=seat_of(ring[i % count], 1), is_stage=True)
     for i, ledger in enumerate(topology.ledgers):

@@ -1,4 +1,4 @@
-"""What is to run: stages, units, readers and the edges between them. Fixed once a pipeline is planned."""
+"""What is to run: stages, shards, readers and the edges between them. Fixed once a pipeline is planned."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import cached_property
 
 import msgspec
 
-from holdfast.model.ids import LEDGER, Asset, Consumer, Edge, stage_edge, unit_edge
+from holdfast.model.ids import LEDGER, Asset, Consumer, Edge, shard_edge, stage_edge
 
 
-class UnitSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One HA unit: its input edges in the order of their ids (ties between watermarks go by it), its output edges."""
+class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One key shard of an operator: input edges in the order of their ids, which breaks ties, and output edges."""
 
     id: Asset
     inputs: tuple[Edge, ...]
@@ -18,10 +18,10 @@ class UnitSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One Spark query: feeds units, or (with none) only reads edges into a sink. As a reader it has the same id."""
+    """One Spark query: feeds shards, or (with none) only reads edges into a sink. As a reader it has the same id."""
 
     id: Asset
-    units: tuple[Asset, ...]
+    shards: tuple[Asset, ...]
     query: str
     #: How far behind the highest event time the watermark stays, in units of the watermark.
     delay_ns: int = 0
@@ -43,7 +43,7 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    units: tuple[UnitSpec, ...]
+    shards: tuple[ShardSpec, ...]
     stages: tuple[StageSpec, ...]
     readers: tuple[ReaderSpec, ...]
 
@@ -53,8 +53,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((s.query for s in self.stages), "")
 
     @cached_property
-    def unit(self) -> dict[Asset, UnitSpec]:
-        return {u.id: u for u in self.units}
+    def shard(self) -> dict[Asset, ShardSpec]:
+        return {u.id: u for u in self.shards}
 
     @cached_property
     def stage(self) -> dict[Asset, StageSpec]:
@@ -64,21 +64,21 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def producer(self) -> dict[Edge, Asset]:
         made: dict[Edge, Asset] = {}
         for stage in self.stages:
-            for unit in stage.units:
-                made[stage_edge(stage.id, unit)] = stage.id
-        for unit in self.units:
-            for edge in unit.outputs:
-                made[edge] = unit.id
+            for shard in stage.shards:
+                made[stage_edge(stage.id, shard)] = stage.id
+        for shard in self.shards:
+            for edge in shard.outputs:
+                made[edge] = shard.id
         return made
 
     @cached_property
     def consumers(self) -> dict[Edge, tuple[Consumer, ...]]:
-        """Who holds retention of an edge between units: consuming units and the pipeline's own sinks, sorted."""
-        found: dict[Edge, list[Consumer]] = {edge: [] for unit in self.units for edge in unit.outputs}
-        for unit in self.units:
-            for edge in unit.inputs:
+        """Who holds retention of an edge between shards: consuming shards and the pipeline's own sinks, sorted."""
+        found: dict[Edge, list[Consumer]] = {edge: [] for shard in self.shards for edge in shard.outputs}
+        for shard in self.shards:
+            for edge in shard.inputs:
                 if edge in found:
-                    found[edge].append(unit.id)
+                    found[edge].append(shard.id)
         for reader in self.readers:
             for edge in reader.edges:
                 if not reader.leased:
@@ -87,33 +87,33 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def ledgers(self) -> tuple[Asset, ...]:
-        return tuple(s.id + LEDGER for s in self.stages if s.units)
+        return tuple(s.id + LEDGER for s in self.stages if s.shards)
 
     def is_stage_edge(self, edge: Edge) -> bool:
         return self.producer[edge] in self.stage
 
 
-def layered(*, stages: int, units: int, tops: int = 0, delay_ns: int = 0, idle_ns: int = 1 << 60) -> Topology:
-    """The shape most tests use: every stage feeds every unit of a first layer; `tops` units each read two of them.
+def layered(*, stages: int, shards: int, tops: int = 0, delay_ns: int = 0, idle_ns: int = 1 << 60) -> Topology:
+    """The shape most tests use: every stage feeds every shard of a first layer; `tops` shards each read two of them.
 
-    Every output edge is read by the sink `r0`, those that a top unit reads too: so that each has its slowest consumer.
+    Every output edge is read by the sink `r0`, those that a top shard reads too: so that each has its slowest consumer.
     """
-    names = [f"u{i}" for i in range(units)]
+    names = [f"u{i}" for i in range(shards)]
     first = [
-        UnitSpec(id=u, inputs=tuple(stage_edge(f"s{s}", u) for s in range(stages)), outputs=(unit_edge(u),))
+        ShardSpec(id=u, inputs=tuple(stage_edge(f"s{s}", u) for s in range(stages)), outputs=(shard_edge(u),))
         for u in names
     ]
     second = [
-        UnitSpec(
+        ShardSpec(
             id=f"v{t}",
-            inputs=tuple(sorted({unit_edge(names[t % units]), unit_edge(names[(t + 1) % units])})),
-            outputs=(unit_edge(f"v{t}"),),
+            inputs=tuple(sorted({shard_edge(names[t % shards]), shard_edge(names[(t + 1) % shards])})),
+            outputs=(shard_edge(f"v{t}"),),
         )
         for t in range(tops)
     ]
     feeds = tuple(
-        StageSpec(id=f"s{s}", units=tuple(names), query=f"query-{s}", delay_ns=delay_ns, idle_ns=idle_ns)
+        StageSpec(id=f"s{s}", shards=tuple(names), query=f"query-{s}", delay_ns=delay_ns, idle_ns=idle_ns)
         for s in range(stages)
     )
-    edges = tuple(edge for unit in (*first, *second) for edge in unit.outputs)
-    return Topology(units=(*first, *second), stages=feeds, readers=(ReaderSpec(id="r0", edges=edges),))
+    edges = tuple(edge for shard in (*first, *second) for edge in shard.outputs)
+    return Topology(shards=(*first, *second), stages=feeds, readers=(ReaderSpec(id="r0", edges=edges),))

@@ -1,4 +1,4 @@
-"""Operators from a plan: what a node builds its units from, and what the planner checks a pipeline with. One code path.
+"""Operators from a plan: what nodes build shards from, and what the planner checks a pipeline with. One code path.
 
 `settings` of an OperatorPlan, by kind (plain data; names as the operator sees them, after `InputPlan.rename`):
 
@@ -28,7 +28,7 @@ WINDOW_END = "window_end"
 def build(
     plan: OperatorPlan, config: StateConfig | None = None, *, name: str | None = None
 ) -> WindowAggregate | CountWindowAggregate | Join:
-    """The operator of one unit, which is its `name`. All units of an operator are built alike."""
+    """The operator of one shard, which is its `name`. All shards of an operator are built alike."""
     s = plan.settings
     name = name or plan.name
     if plan.kind == "join":

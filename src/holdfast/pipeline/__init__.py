@@ -1,7 +1,7 @@
 """What a user writes, and what becomes of it before anything runs.
 
 api.py       Pipeline, Stream          aggs.py      count, sum, …            durations.py  "10 seconds"
-graph.py     the nodes they make       layout.py    stages, units, edges     explain.py    all of it as text
+graph.py     the nodes they make       layout.py    stages, shards, edges     explain.py    all of it as text
 frames.py    the user's functions      checks.py    what Spark says of them  planner.py    the Plan
 load.py      a user's file             verify.py    the same in plain Spark batch, compared
 arguments.py what a call may say       replay.py    its input again          recompute.py  its operators in SQL

@@ -136,7 +136,7 @@ class Pipeline:
         return Stream(self, self.graph.add(node))
 
     def explain(self, spark: Session | None = None) -> str:
-        """Print stages, operators, units and edges; with a SparkSession also schemas and sinks. Starts nothing."""
+        """Print stages, operators, shards and edges; with a SparkSession also schemas and sinks. Starts nothing."""
         from holdfast.pipeline.explain import explain
 
         text = explain(self, spark)

@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
-#: Modes a unit can run in today; `auto` is the prescriber's choice, of which there is one so far.
+#: Modes a shard can run in today; `auto` is the prescriber's choice, of which there is one so far.
 MODES = ("auto", "passive")
 MODES_TO_COME = ("none", "replay", "hybrid", "active")
 SHARDS_DEFAULT = 4

@@ -1,4 +1,4 @@
-"""A plan as people read it, and as data for `--json`. Without Spark: stages, operators, units and edges; with: schemas
+"""A plan as people read it, and as data for `--json`. Without Spark: stages, operators, shards and edges; with: schemas
 and sinks too."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def describe(pipeline: Pipeline, spark: Session | None = None) -> dict[str, Any]
         "query": query,
         "stages": [_stage(stage, layout, sinks) for stage in layout.stages.values()],
         "operators": [_operator(op, layout, outputs) for op in layout.operators.values()],
-        "units": len(topology.units),
+        "shards": len(topology.shards),
         "edges": len(topology.producer),
         "warnings": list(pipeline.warnings) if spark is not None else [],
     }
@@ -68,7 +68,7 @@ def _operator(op: Operator, layout: Layout, outputs: dict[str, pa.Schema]) -> di
         "name": op.name,
         "what": what_it_does(node),
         "shards": op.shards,
-        "units": [f"{op.name}-0" if op.shards == 1 else f"{op.name}-0..{op.shards - 1}"],
+        "ids": [f"{op.name}-0" if op.shards == 1 else f"{op.name}-0..{op.shards - 1}"],
         "mode": node.mode,
         "inputs": [
             {
@@ -105,9 +105,9 @@ def what_it_does(node: Stateful) -> str:
 
 
 def to_text(d: dict[str, Any]) -> str:
-    counts = (len(d["stages"]), len(d["operators"]), d["units"], d["edges"])
+    counts = (len(d["stages"]), len(d["operators"]), d["shards"], d["edges"])
     lines = [
-        f"pipeline {d['pipeline']}: {counts[0]} stages, {counts[1]} operators, {counts[2]} units, {counts[3]} edges"
+        f"pipeline {d['pipeline']}: {counts[0]} stages, {counts[1]} operators, {counts[2]} shards, {counts[3]} edges"
     ]
     for kind in ("source", "port", "between"):
         for stage in d["stages"]:
@@ -143,9 +143,9 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
 
 def _operator_lines(op: dict[str, Any]) -> list[str]:
     lines = [f"operator {op['name']}: {op['what']}"]
-    lines.append(f"  {op['shards']} shards, units {', '.join(op['units'])}, mode {op['mode']}")
+    lines.append(f"  {op['shards']} shards {', '.join(op['ids'])}, mode {op['mode']}")
     for given in op["inputs"]:
-        way = "directly, unit to unit" if given["direct"] else "from Spark"
+        way = "directly, shard to shard" if given["direct"] else "from Spark"
         by = f", cut by {', '.join(given['by'])}" if given["by"] else ""
         lines.append(f"  from {given['from']} {way}, {given['edges']} edges{by}")
     if op["feeds"]:

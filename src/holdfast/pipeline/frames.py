@@ -79,7 +79,7 @@ class Feed:
     """How rows of a stage cross to one input of an operator.
 
     With `partial`: group by the expressions of `group` (`pane_start` and the keys, named as in the dict) and compute
-    those of `partial`; the unit merges the parts of several tasks and batches. Without: select `columns`. The Arrow
+    those of `partial`; the shard merges the parts of several tasks and batches. Without: select `columns`. The Arrow
     batches are then cut by `by`; rows are cast to `schema`, so that nullability never differs.
     """
 

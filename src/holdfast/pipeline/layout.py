@@ -7,10 +7,10 @@ branches. Then
     a branch from a source                    is a source stage
     a port                                    is a stage whose rows a program of the user's own hands over
     a branch from an operator, with steps     is a between stage, which reads that operator
-    a branch from an operator, without        is a direct edge, unit to unit
+    a branch from an operator, without        is a direct edge, shard to shard
 
 Two operators that take the same branch share its stage. The same branch twice into one operator (a self-join, a union
-with itself) makes two stages, since a stage has one edge to each unit. A sink is one stage, whatever its branches.
+with itself) makes two stages, since a stage has one edge to each shard. A sink is one stage, whatever its branches.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.errors import ConfigError
-from holdfast.model.ids import stage_edge, unit_edge
-from holdfast.model.plan import unit_id
-from holdfast.model.topology import ReaderSpec, StageSpec, Topology, UnitSpec
+from holdfast.model.ids import shard_edge, stage_edge
+from holdfast.model.plan import shard_id
+from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.graph import Aggregate, JoinOf, Node, Port, Sink, Source, Stateful, Step, UnionOf, parents_of
 
@@ -105,27 +105,27 @@ class Layout:
     operators: dict[str, Operator]
     stages: dict[str, Stage]
 
-    def port(self, producer: str, feed: tuple[str, int], shard: int) -> int:
-        """Port of a unit on which the rows for one shard of a consumer leave; port 0 carries everything."""
+    def port(self, producer: str, feed: tuple[str, int], index: int) -> int:
+        """Port of a shard on which the rows for one shard of a consumer leave; port 0 carries everything."""
         port = 1
         for other in self.operators[producer].feeds:
             if other == feed:
-                return port + shard
+                return port + index
             port += self.operators[other[0]].shards
         raise KeyError(feed)
 
     def topology(self, query: str) -> Topology:
-        units = [self._unit(op, shard) for op in self.operators.values() for shard in range(op.shards)]
+        shards = [self._shard(op, i) for op in self.operators.values() for i in range(op.shards)]
         stages, readers = [], []
         for stage in self.stages.values():
             delay_us, idle_ns = 0, 1 << 60
             if stage.kind in ("source", "port"):
                 delay_us, idle_ns = stage.source.delay_us, stage.source.idle_ns
-            fed = [unit_id(name, i) for name, _ in stage.feeds for i in range(self.operators[name].shards)]
+            fed = [shard_id(name, i) for name, _ in stage.feeds for i in range(self.operators[name].shards)]
             stages.append(
                 StageSpec(
                     id=stage.id,
-                    units=tuple(fed),
+                    shards=tuple(fed),
                     query=query,
                     delay_ns=delay_us,
                     idle_ns=idle_ns,
@@ -134,25 +134,25 @@ class Layout:
                 )
             )
             if stage.reads:
-                edges = [unit_edge(unit_id(n, i)) for n in stage.reads for i in range(self.operators[n].shards)]
+                edges = [shard_edge(shard_id(n, i)) for n in stage.reads for i in range(self.operators[n].shards)]
                 readers.append(ReaderSpec(id=stage.id, edges=tuple(edges)))
-        return Topology(units=tuple(units), stages=tuple(stages), readers=tuple(readers))
+        return Topology(shards=tuple(shards), stages=tuple(stages), readers=tuple(readers))
 
-    def _unit(self, op: Operator, shard: int) -> UnitSpec:
-        unit = unit_id(op.name, shard)
-        inputs = [edge for number in range(len(op.inputs)) for edge in self.edges_into(op, number, shard)]
+    def _shard(self, op: Operator, index: int) -> ShardSpec:
+        shard = shard_id(op.name, index)
+        inputs = [edge for number in range(len(op.inputs)) for edge in self.edges_into(op, number, index)]
         ports = 1 + sum(self.operators[name].shards for name, _ in op.feeds)
-        return UnitSpec(
-            id=unit, inputs=tuple(sorted(inputs)), outputs=tuple(unit_edge(unit, port) for port in range(ports))
+        return ShardSpec(
+            id=shard, inputs=tuple(sorted(inputs)), outputs=tuple(shard_edge(shard, port) for port in range(ports))
         )
 
-    def edges_into(self, op: Operator, number: int, shard: int) -> list[str]:
-        """Edges of one input of one unit."""
+    def edges_into(self, op: Operator, number: int, index: int) -> list[str]:
+        """Edges of one input of one shard."""
         source = op.inputs[number].source
         if source in self.stages:
-            return [stage_edge(source, unit_id(op.name, shard))]
-        port = self.port(source, (op.name, number), shard)
-        return [unit_edge(unit_id(source, i), port) for i in range(self.operators[source].shards)]
+            return [stage_edge(source, shard_id(op.name, index))]
+        port = self.port(source, (op.name, number), index)
+        return [shard_edge(shard_id(source, i), port) for i in range(self.operators[source].shards)]
 
 
 def branches_of(node: Node) -> list[Branch]:
@@ -278,14 +278,14 @@ def _check_port(operator: Operator, branch: Branch, again: int) -> None:
     if again:
         raise ConfigError(
             f"{operator.name}: takes {branch.root.label} twice",
-            detail="A port is written once, and so it has one edge to each unit.",
+            detail="A port is written once, and so it has one edge to each shard.",
             hint="Declare a second port, and write the same rows to both.",
         )
 
 
 def _check_windowable(operator: Operator, branch: Branch) -> None:
     """Whether what an operator gives out has an event time. (A join's pairs are as old as their left rows, which may be
-    older than the join's watermark: a unit holds back the watermark it gives out by as much.)"""
+    older than the join's watermark: a shard holds back the watermark it gives out by as much.)"""
     root = branch.root
     if isinstance(root, Aggregate) and root.counted:
         raise ConfigError(

@@ -156,7 +156,7 @@ class Planner:
         _check_columns(operator, timed, needed)
         _check_event_time(operator, timed, branch)
         if branch.direct:
-            needed = list(frame.columns)  # a unit sends what it has; `window_time` is derived where it arrives
+            needed = list(frame.columns)  # a shard sends what it has; `window_time` is derived where it arrives
         return InputPlan(
             source=given.source,
             schema=_ipc(arrow_schema(timed, needed, operator.name)),

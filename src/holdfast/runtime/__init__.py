@@ -1,5 +1,9 @@
 """Real nodes: the machines of the core, driven by sockets, disks and the machine's own clock.
 
-Read it in this order: `driver.py` (one thread owns one machine), `transport.py` (how machines hear each other),
-`units.py` (operators as the core wants them), `node.py` (a process). Nothing in here decides who does what.
+    node/    a process: one thread owns one machine (`loop.py`), and everything around it (`process.py`)
+    net/     how machines hear each other: links, frames, rows, secrets
+    disk/    the journal behind `Ready.persist`, and output that was spilled
+    client/  what watches a cluster from outside: probe, measurements, nodes of one run on this machine
+
+Nothing in here decides who does what: the core does.
 """

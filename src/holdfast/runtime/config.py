@@ -16,8 +16,8 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.config import Config
 from holdfast.model.plan import Plan
-from holdfast.runtime.links import host_port
-from holdfast.runtime.security import TlsFiles
+from holdfast.runtime.net.links import host_port
+from holdfast.runtime.net.security import TlsFiles
 
 _TIME_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
@@ -67,13 +67,13 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: "delta" (what changed) or "whole", and how often.
     method: str = "delta"
     capture_period: str = "250 ms"
-    #: Memory for the state of one unit, and the size of its pages.
+    #: Memory for the state of one shard, and the size of its pages.
     state_limit: str = "1 GB"
     page: str = "64 KB"
-    #: Rows of input since the last capture that force one; and that a unit may hold back before its stage must wait.
+    #: Rows of input since the last capture that force one; and that a shard may hold back before its stage must wait.
     retained_soft: int = 200_000
     retained_hard: int = 5_000_000
-    #: Rows of one output queue in memory, then on disk; then the unit waits.
+    #: Rows of one output queue in memory, then on disk; then the shard waits.
     queue_memory: int = 1_000_000
     queue_spill: int = 50_000_000
     #: Rows that a producer sends ahead of what a consumer has asked for.
@@ -145,15 +145,15 @@ def size_bytes(text: str, setting: str) -> int:
     return int(_parse(text, setting, _BYTES, '"64 KB" or "1 GB"'))
 
 
-def _parse(text: str, setting: str, units: dict[str, int], example: str) -> float:
+def _parse(text: str, setting: str, shards: dict[str, int], example: str) -> float:
     found = _NUMBER.fullmatch(text)
-    if found is None or found[2] not in units:
+    if found is None or found[2] not in shards:
         raise ConfigError(
             f"setting {setting!r} cannot be read",
-            detail=f"It is {text!r}; units are {', '.join(units)}.",
+            detail=f"It is {text!r}; shards are {', '.join(shards)}.",
             hint=f"Write for example {setting} = {example}.",
         )
-    return float(found[1].replace("_", "")) * units[found[2]]
+    return float(found[1].replace("_", "")) * shards[found[2]]
 
 
 def load_config(path: Path, **overrides: Any) -> NodeConfig:

@@ -1,6 +1,6 @@
 """Cut rows by key: the same key goes to the same shard, whoever cuts, today and after a restart.
 
-The hash is the state engine's own, over canonical words (-0.0 is 0.0, every NaN the same), so that stages and units
+The hash is the state engine's own, over canonical words (-0.0 is 0.0, every NaN the same), so that stages and shards
 agree, and so do both inputs of a join as long as their keys have the same types.
 """
 

@@ -2,7 +2,7 @@
 
 one row, once        every block that is sealed, emitted or accepted equals the reference at its position, and
                      positions have no gaps; a batch is sealed only when its commit is on both ledgers
-fencing              one seat is primary per unit and epoch; a consumer never takes rows older than an epoch it
+fencing              one seat is primary per shard and epoch; a consumer never takes rows older than an epoch it
                      knows; one coordinator per term; one record per version; epochs and lives never go back
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 bounds               output queues and retained input stay within their limits, but for one step or batch
@@ -76,7 +76,7 @@ class Checker:
     # --- rows
 
     def _sealed(self, source: Address, note: Note) -> None:
-        _, unit, edge, seat, block = note
+        _, shard, edge, seat, block = note
         known = self.reference.blocks[edge]
         if block.batch > self.ledgered.get(self.topology.producer[edge], -1):
             self.fail("sealed before committed", f"{edge} batch {block.batch} on {seat}")
@@ -87,14 +87,14 @@ class Checker:
             self.fail("positions have a gap", f"{edge} on {seat}: {block}, next is {self.reference.next[edge]}")
         else:
             self.reference.add(edge, block)
-        self._check_retained(unit, seat, block)
+        self._check_retained(shard, seat, block)
 
-    def _check_retained(self, unit: Asset, seat: Seat, block: Block) -> None:
+    def _check_retained(self, shard: Asset, seat: Seat, block: Block) -> None:
         node = self.world.node(name_of(seat))
-        copy = node.host.copies.get(unit) if node is not None else None
+        copy = node.host.copies.get(shard) if node is not None else None
         limit = self.world.config.retained_hard_max + 2 * (block.end - block.start)
         if copy is not None and copy.retained() > limit:
-            self.fail("retained input is not bounded", f"{unit} on {seat} keeps {copy.retained()} > {limit}")
+            self.fail("retained input is not bounded", f"{shard} on {seat} keeps {copy.retained()} > {limit}")
 
     def _same(self, edge: Edge, block: Block, who: str) -> None:
         right = self.reference.at[edge].get(block.start)
@@ -102,12 +102,12 @@ class Checker:
             self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
 
     def _emitted(self, source: Address, note: Note) -> None:
-        _, unit, edge, start, _, epoch, block = note
-        if self.primaries.get((unit, epoch)) != source:
-            self.fail("emitted by a copy that is not primary", f"{unit} epoch {epoch} on {source}")
+        _, shard, edge, start, _, epoch, block = note
+        if self.primaries.get((shard, epoch)) != source:
+            self.fail("emitted by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
         self._same(edge, block, f"{source} (epoch {epoch})")
         node = self.world.node(name_of(source))
-        copy = node.host.copies.get(unit) if node is not None else None
+        copy = node.host.copies.get(shard) if node is not None else None
         if copy is not None:
             queue = next(q for q in copy.outputs if q.edge == edge)
             if queue.trimmed <= start and start - queue.trimmed >= queue.memory_max + queue.spill_max:
@@ -129,9 +129,11 @@ class Checker:
     # --- fencing
 
     def _promoted(self, source: Address, note: Note) -> None:
-        _, unit, seat, epoch, _ = note
-        if self.primaries.setdefault((unit, epoch), seat) != seat:
-            self.fail("two primaries in one epoch", f"{unit} epoch {epoch}: {self.primaries[(unit, epoch)]} and {seat}")
+        _, shard, seat, epoch, _ = note
+        if self.primaries.setdefault((shard, epoch), seat) != seat:
+            self.fail(
+                "two primaries in one epoch", f"{shard} epoch {epoch}: {self.primaries[(shard, epoch)]} and {seat}"
+            )
 
     def _decided(self, source: Address, note: Note) -> None:
         _, name, version, term = note
@@ -184,7 +186,7 @@ class Checker:
     # --- retention
 
     def _trimmed(self, source: Address, note: Note) -> None:
-        _, unit, edge, trimmed = note
+        _, shard, edge, trimmed = note
         for consumer in self.topology.consumers[edge]:
             place = self.record.places.get(consumer)
             if place is None:
@@ -195,22 +197,22 @@ class Checker:
                 if copy is not None and copy.based and copy.input(edge).position < trimmed:
                     self.fail(
                         "trimmed what a recovery needs",
-                        f"{unit} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.input(edge).position}",
+                        f"{shard} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.input(edge).position}",
                     )
 
     def _acked(self, source: Address, note: Note) -> None:
-        _, unit, edge, position, epoch, _ = note
-        if self.primaries.get((unit, epoch)) != source:
-            self.fail("acknowledged by a copy that is not primary", f"{unit} epoch {epoch} on {source}")
-        place = self.record.places[unit]
+        _, shard, edge, position, epoch, _ = note
+        if self.primaries.get((shard, epoch)) != source:
+            self.fail("acknowledged by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
+        place = self.record.places[shard]
         if place.primary != source or place.backup is None:
             return
         process = self.world.route(place.backup)
-        copy = process.machine.host.copies.get(unit) if process else None  # type: ignore[attr-defined]
+        copy = process.machine.host.copies.get(shard) if process else None  # type: ignore[attr-defined]
         if copy is not None and copy.input(edge).position < position:
             self.fail(
                 "acknowledged before it is safe",
-                f"{unit} acknowledges {edge} to {position}; its backup is at {copy.input(edge).position}",
+                f"{shard} acknowledges {edge} to {position}; its backup is at {copy.input(edge).position}",
             )
 
     def _reader_acked(self, source: Address, note: Note) -> None:

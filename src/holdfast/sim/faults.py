@@ -1,7 +1,7 @@
 """Faults as data, and the hand that inflicts them.
 
 A fault happens at a time or at the first note that reads like `when`. `Injector.may_crash` knows the promise of the
-mode: a crash of the only complete copy of a unit is outside of it, and so is the loss of a majority; schedules that
+mode: a crash of the only complete copy of a shard is outside of it, and so is the loss of a majority; schedules that
 are drawn at random keep to the promise, scenario files may break it on purpose.
 """
 
@@ -45,7 +45,7 @@ KINDS = {
 AT_ONCE = ("crash", "crash-stage")
 
 
-#: What can cost a copy, or get one removed that was only slow: two of them may take both copies of a unit.
+#: What can cost a copy, or get one removed that was only slow: two of them may take both copies of a shard.
 DISTURBING = ("crash", "crash-all", "stall", "slow", "cut", "cut-one-way", "loss", "reorder")
 
 
@@ -115,7 +115,7 @@ class Injector:
     # --- the promise
 
     def may_crash(self, name: Name) -> bool:
-        """Would every unit and ledger keep a complete copy on a live node, and the members a majority?"""
+        """Would every shard and ledger keep a complete copy on a live node, and the members a majority?"""
         world = self.world
         process = world.processes.get(name)
         if process is None or not process.alive:

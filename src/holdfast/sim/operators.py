@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.model.block import WATERMARK_MIN, Row, Rows
 from holdfast.model.ids import Edge
-from holdfast.model.topology import UnitSpec
+from holdfast.model.topology import ShardSpec
 from holdfast.sim.costs import Costs
 
 
@@ -40,7 +40,7 @@ class WindowSum:
     lag = 0
     torn = False
 
-    def __init__(self, spec: UnitSpec, width: int, costs: Costs, meter: Meter) -> None:
+    def __init__(self, spec: ShardSpec, width: int, costs: Costs, meter: Meter) -> None:
         self.width = width
         self.outputs = len(spec.outputs)
         self.costs = costs

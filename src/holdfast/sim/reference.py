@@ -7,7 +7,7 @@ operator and computes all windows from the source's rows in one batch, as a Spar
 
 from __future__ import annotations
 
-from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, unit_block
+from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, shard_block
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.messages import CommitRecord
 from holdfast.model.topology import Topology
@@ -23,13 +23,13 @@ class Reference:
         #: The same by position, to compare with.
         self.at: dict[Edge, dict[int, Block]] = {edge: {} for edge in topology.producer}
         self.next: dict[Edge, int] = dict.fromkeys(topology.producer, 0)
-        self.taken: dict[Asset, dict[Edge, int]] = {u.id: dict.fromkeys(sorted(u.inputs), 0) for u in topology.units}
-        self.watermarks = {u.id: dict.fromkeys(sorted(u.inputs), WATERMARK_MIN) for u in topology.units}
+        self.taken: dict[Asset, dict[Edge, int]] = {u.id: dict.fromkeys(sorted(u.inputs), 0) for u in topology.shards}
+        self.watermarks = {u.id: dict.fromkeys(sorted(u.inputs), WATERMARK_MIN) for u in topology.shards}
         self.readers: dict[Edge, list[Asset]] = {}
-        for unit in topology.units:
-            for edge in unit.inputs:
-                self.readers.setdefault(edge, []).append(unit.id)
-        self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter()) for u in topology.units}
+        for shard in topology.shards:
+            for edge in shard.inputs:
+                self.readers.setdefault(edge, []).append(shard.id)
+        self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter()) for u in topology.shards}
 
     def add(self, edge: Edge, block: Block) -> None:
         self.blocks[edge].append(block)
@@ -41,25 +41,25 @@ class Reference:
         """Step everything downstream of an edge, as far as it goes."""
         open_edges = [edge]
         while open_edges:
-            for unit in self.readers.get(open_edges.pop(), ()):
-                while self._step(unit):
-                    open_edges.extend(e for e in self.topology.unit[unit].outputs if e not in open_edges)
+            for shard in self.readers.get(open_edges.pop(), ()):
+                while self._step(shard):
+                    open_edges.extend(e for e in self.topology.shard[shard].outputs if e not in open_edges)
 
-    def _step(self, unit: Asset) -> bool:
-        marks = self.watermarks[unit]
+    def _step(self, shard: Asset) -> bool:
+        marks = self.watermarks[shard]
         lowest = min(marks.values())
         edge = next(e for e in marks if marks[e] == lowest)
-        index = self.taken[unit][edge]
+        index = self.taken[shard][edge]
         if index == len(self.blocks[edge]):
             return False
         block = self.blocks[edge][index]
-        self.taken[unit][edge] += 1
+        self.taken[shard][edge] += 1
         marks[edge] = block.watermark
         after = min(marks.values())
-        rows = self.ops[unit].step(edge, block.rows, after)
+        rows = self.ops[shard].step(edge, block.rows, after)
         if after > lowest:
-            for out, made in zip(self.topology.unit[unit].outputs, rows, strict=True):
-                emitted = unit_block(self.next[out], made, after)
+            for out, made in zip(self.topology.shard[shard].outputs, rows, strict=True):
+                emitted = shard_block(self.next[out], made, after)
                 self.blocks[out].append(emitted)
                 self.at[out][emitted.start] = emitted
                 self.next[out] = emitted.end
@@ -72,9 +72,9 @@ class Reference:
 def recompute(
     topology: Topology, window_ns: int, commits: dict[Asset, list[CommitRecord]], sources: dict[Asset, list[Row]]
 ) -> tuple[dict[Edge, Rows], int]:
-    """All windows of every unit from the sources alone, less the late rows; and how many rows were late."""
+    """All windows of every shard from the sources alone, less the late rows; and how many rows were late."""
     late = 0
-    inputs: dict[Asset, list[Row]] = {unit.id: [] for unit in topology.units}
+    inputs: dict[Asset, list[Row]] = {shard.id: [] for shard in topology.shards}
     for stage in topology.stages:
         watermark = WATERMARK_MIN
         for commit in commits[stage.id]:
@@ -82,17 +82,17 @@ def recompute(
                 if row[1] < watermark:
                     late += 1
                 else:
-                    inputs[stage.units[row[0] % len(stage.units)]].append(row)
+                    inputs[stage.shards[row[0] % len(stage.shards)]].append(row)
             watermark = commit.watermark
     result: dict[Edge, Rows] = {}
-    for unit in topology.units:  # units come in the order of the graph: producers first
-        for edge in unit.inputs:
-            inputs[unit.id].extend(result.get(edge, ()))
+    for shard in topology.shards:  # shards come in the order of the graph: producers first
+        for edge in shard.inputs:
+            inputs[shard.id].extend(result.get(edge, ()))
         sums: dict[tuple[int, int], int] = {}
-        for key, time, value in inputs[unit.id]:
+        for key, time, value in inputs[shard.id]:
             at = (time - time % window_ns + window_ns, key)
             sums[at] = sums.get(at, 0) + value
         rows = tuple((key, end - 1, sums[(end, key)]) for end, key in sorted(sums))
-        for edge in unit.outputs:
+        for edge in shard.outputs:
             result[edge] = rows
     return result, late

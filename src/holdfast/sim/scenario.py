@@ -4,7 +4,7 @@
     nodes = 4
     [pipeline]                  # the shape: see `holdfast.model.topology.layered`
     stages = 1
-    units = 2
+    shards = 2
     tops = 0
     [config]                    # any setting of `holdfast.model.config.Config`
     capture_period_ns = 200_000_000
@@ -45,9 +45,9 @@ def parse_scenario(text: str, name: str = "scenario") -> Setup:
     if unknown:
         raise ConfigError(f"{name}: unknown entries", detail=", ".join(unknown), hint=f"Known: {sorted(_TOP)}")
     try:
-        shape = layered(**{"stages": 1, "units": 1, **data.get("pipeline", {})})
+        shape = layered(**{"stages": 1, "shards": 1, **data.get("pipeline", {})})
         readers = tuple(msgspec.convert(reader, ReaderSpec) for reader in data.get("reader", ()))
-        topology = Topology(units=shape.units, stages=shape.stages, readers=(*shape.readers, *readers))
+        topology = Topology(shards=shape.shards, stages=shape.stages, readers=(*shape.readers, *readers))
         return Setup(
             seed=data.get("seed", 1),
             nodes=data.get("nodes", 4),

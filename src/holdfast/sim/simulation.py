@@ -1,8 +1,8 @@
 """One run: a world, modelled Spark, a schedule of faults and the checkers; a safety phase, then a liveness phase.
 
 In the safety phase faults happen, and nothing may go wrong. Then everything is healed, crashed nodes come back, the
-sources end, and in bounded time everything must recover: every sink holds every row of every window, every unit has a
-backup again. A schedule that left the mode's promise (a false alarm and a crash hit both copies of a unit) is checked
+sources end, and in bounded time everything must recover: every sink holds every row of every window, every shard has a
+backup again. A schedule that left the mode's promise (a false alarm and a crash hit both copies of a shard) is checked
 for safety only, and counted.
 """
 
@@ -219,11 +219,11 @@ class Simulation:
         return True
 
     def _is_lost(self) -> bool:
-        """Both copies of a unit are gone, and so many faults hit nodes that this is more than the mode promises."""
+        """Both copies of a shard are gone, and so many faults hit nodes that this is more than the mode promises."""
         if self.injector.disturbances < 2:
             return False
-        for unit in self.setup.topology.unit:
-            place = self.checker.record.places[unit]
+        for shard in self.setup.topology.shard:
+            place = self.checker.record.places[shard]
             if place.primary is None or self.world.route(place.primary) is None:
                 return True
         return False

@@ -154,22 +154,22 @@ class SourceQuery:
 
     def _tasks(self, rows: list[Row]) -> tuple[tuple[TaskRows, ...], tuple[TaskRows, ...]]:
         """Two tasks; order within a task is nobody's promise; now and then an attempt that is not accepted."""
-        rng, units = self.rng, self.spec.units
+        rng, shards = self.rng, self.spec.shards
         tasks, strays = [], []
         for task in range(2):
             mine = rows[task::2]
             rng.shuffle(mine)
             attempt = 0
             if rng.random() < 0.2:
-                strays.append(TaskRows(task, 0, self._parts(mine[: rng.randrange(len(mine) + 1)], units)))
+                strays.append(TaskRows(task, 0, self._parts(mine[: rng.randrange(len(mine) + 1)], shards)))
                 attempt = 1
-            tasks.append(TaskRows(task, attempt, self._parts(mine, units)))
+            tasks.append(TaskRows(task, attempt, self._parts(mine, shards)))
         return tuple(tasks), tuple(strays)
 
-    def _parts(self, rows: list[Row], units: tuple[str, ...]) -> dict[Edge, tuple[Row, ...]]:
+    def _parts(self, rows: list[Row], shards: tuple[str, ...]) -> dict[Edge, tuple[Row, ...]]:
         parts: dict[Edge, list[Row]] = {}
         for row in rows:
-            parts.setdefault(stage_edge(self.spec.id, units[row[0] % len(units)]), []).append(row)
+            parts.setdefault(stage_edge(self.spec.id, shards[row[0] % len(shards)]), []).append(row)
         return {edge: tuple(found) for edge, found in sorted(parts.items())}
 
     def _commit(self, process: Process, batch: int) -> None:

@@ -1,6 +1,6 @@
 """Traces and stories: what was decided, as text. Same run, same text, byte for byte.
 
-A trace has one line per note and fault (and, on request, per message). A story is the trace of one unit, edge, stage
+A trace has one line per note and fault (and, on request, per message). A story is the trace of one shard, edge, stage
 or node: the lines that name it.
 """
 
@@ -48,7 +48,7 @@ class Trace:
         self.lines.append(f"{at_ns / 1e6:10.3f}  {source:<6} -> {target} {message}")
 
     def story(self, thing: str) -> list[str]:
-        """The lines that name one unit, edge, stage or node (any of its lives, any of its edges)."""
+        """The lines that name one shard, edge, stage or node (any of its lives, any of its edges)."""
         starts = (f"{thing}#", f"{thing}@", f"{thing}>", f"{thing}.")
 
         def names(word: str) -> bool:

@@ -19,12 +19,12 @@ SWARM = (
 )  # fmt: skip
 
 
-def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...] = SWARM) -> Setup:
-    """The schedule of this seed. `nodes` and `units` fix what is otherwise drawn (3 to 10 nodes, 1 to 5 units)."""
+def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ...] = SWARM) -> Setup:
+    """The schedule of this seed. `nodes` and `shards` fix what is otherwise drawn (3 to 10 nodes, 1 to 5 shards)."""
     rng = Random(f"swarm {seed}")
     nodes = nodes or rng.choice((3, 3, 4, 4, 5, 6, 8, 10))
-    units = units or rng.randrange(1, 5)
-    topology = _topology(rng, units)
+    shards = shards or rng.randrange(1, 5)
+    topology = _topology(rng, shards)
     drawn = rng.sample(kinds, rng.randrange(1, min(5, len(kinds)) + 1))
     if rng.random() < 0.6:
         drawn.extend(kind for kind in ("crash", "crash", "stall", "cut", "crash-stage") if kind in kinds)
@@ -63,17 +63,17 @@ def swarm_setup(seed: int, nodes: int = 0, units: int = 0, kinds: tuple[str, ...
     )
 
 
-def _topology(rng: Random, units: int) -> Topology:
+def _topology(rng: Random, shards: int) -> Topology:
     shape = layered(
         stages=rng.choice((1, 1, 2)),
-        units=units,
-        tops=rng.choice((0, 0, 1, 2)) if units > 1 else 0,
+        shards=shards,
+        tops=rng.choice((0, 0, 1, 2)) if shards > 1 else 0,
         delay_ns=rng.choice((0, 50, 200)) * MS,
         idle_ns=rng.choice((200, 600)) * MS,
     )
     if rng.random() < 0.15:
-        guest = ReaderSpec(id="g0", edges=(shape.units[0].outputs[0],), leased=True)
-        return Topology(units=shape.units, stages=shape.stages, readers=(*shape.readers, guest))
+        guest = ReaderSpec(id="g0", edges=(shape.shards[0].outputs[0],), leased=True)
+        return Topology(shards=shape.shards, stages=shape.stages, readers=(*shape.readers, guest))
     return shape
 
 

@@ -17,7 +17,7 @@ from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Name, life_of, name_of
 from holdfast.model.messages import Message
 from holdfast.model.record import Record, first_record
-from holdfast.model.topology import Topology, UnitSpec
+from holdfast.model.topology import ShardSpec, Topology
 from holdfast.sim.costs import Costs
 from holdfast.sim.network import Network
 from holdfast.sim.operators import Meter, WindowSum
@@ -71,7 +71,7 @@ class World:
 
     # --- processes
 
-    def operator(self, spec: UnitSpec) -> WindowSum:
+    def operator(self, spec: ShardSpec) -> WindowSum:
         return WindowSum(spec, self.window_ns, self.costs, self.meter)
 
     def node(self, name: Name) -> Node | None:

@@ -1,4 +1,4 @@
-"""One micro-batch from Spark to Arrow: late rows apart, the rest grouped where that pays, cut for every unit.
+"""One micro-batch from Spark to Arrow: late rows apart, the rest grouped where that pays, cut for every shard.
 
 One pass over the batch, whatever the number of operators that the stage feeds. Two ways to get it:
 
@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from holdfast.errors import InputError
 from holdfast.model.ids import Asset, Edge, stage_edge
-from holdfast.model.plan import FOREVER_US, NEVER_US, OperatorPlan, Plan, StagePlan, unit_id
+from holdfast.model.plan import FOREVER_US, NEVER_US, OperatorPlan, Plan, StagePlan, shard_id
 from holdfast.operators import StateConfig, WindowAggregate, build, wire_schema
 from holdfast.operators.columns import quoted
-from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.shards import cut
 from holdfast.spark.partial import PartialAggregate
 
@@ -110,7 +110,7 @@ class Outlet:
         self.operator = operator.name
         self.input = operator.inputs[number]
         self.schema = wire_schema(self.input)
-        self.edges: list[Edge] = [stage_edge(stage, unit_id(operator.name, i)) for i in range(operator.shards)]
+        self.edges: list[Edge] = [stage_edge(stage, shard_id(operator.name, i)) for i in range(operator.shards)]
         self.adaptive = Adaptive()
         self.aggregate: WindowAggregate | None = None
         self.partial: PartialAggregate | None = None

@@ -18,8 +18,8 @@ import msgspec
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Consumer, Edge, Name
 from holdfast.model.plan import Plan, StagePlan
-from holdfast.runtime.security import Security
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.security import Security
+from holdfast.runtime.net.transport import Caller
 
 #: A batch that does not count after so long fails the query (which can be started again from its checkpoint).
 WAIT_S = 300.0

@@ -21,7 +21,7 @@ core's `Reader`, which follows the edges without their rows in the driver's Pyth
 fetch rows from the nodes directly. Spark asks for the latest offset beyond `start` only when everything before `start`
 is in its commit log, so that each such question acknowledges `start`: the last batch of a stream that falls silent too.
 
-Nothing but positions moves while no rows come; then an empty batch is planned only now and then, so that the units'
+Nothing but positions moves while no rows come; then an empty batch is planned only now and then, so that the shards'
 queues can be trimmed (and at once when a stream ends, or with `watermarks`, which stages between operators set).
 """
 
@@ -61,8 +61,8 @@ from holdfast.model.ids import Edge, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
-from holdfast.runtime.driver import MachineLoop
-from holdfast.runtime.transport import Peer
+from holdfast.runtime.net.transport import Peer
+from holdfast.runtime.node.loop import MachineLoop
 from holdfast.spark.connect import WAIT_S, Run, Target, let_go, plan_of, port_of, run_of
 from holdfast.spark.fetch import Gone, Order, Piece, fetch
 from holdfast.spark.hand_over import ask_config, ask_record
@@ -264,16 +264,16 @@ def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edg
     """What the primaries of a record say; and why one does not."""
     found: dict[Edge, tuple[int, int]] = {}
     trouble = ""
-    units = {e.rpartition(".")[0] for e in edges}
-    for name in sorted({name_of(record.places[unit].primary or "") for unit in units} - {""}):
+    shards = {e.rpartition(".")[0] for e in edges}
+    for name in sorted({name_of(record.places[shard].primary or "") for shard in shards} - {""}):
         try:
-            held = peer.call(name, "status")["units"]
+            held = peer.call(name, "status")["shards"]
         except HoldfastError as error:  # it has just died, and the record does not know yet
             trouble = str(error)
             continue
-        for unit in units & set(held):
-            if held[unit]["role"] == "primary":
-                outputs = held[unit]["outputs"].items()
+        for shard in shards & set(held):
+            if held[shard]["role"] == "primary":
+                outputs = held[shard]["outputs"].items()
                 found.update((e, (o["trimmed"], o["next"])) for e, o in outputs if e in edges)
     return found, trouble
 
@@ -288,8 +288,8 @@ def orders(settings: Options, wanted: list[Span], record: Record, query: str, *,
     for edge, start, end, edge_rows in sorted(wanted, key=lambda w: -w[3]):
         least = load.index(min(load))
         load[least] += edge_rows
-        hands[least].append(Piece(edge=edge, unit=edge.rpartition(".")[0], start=start, end=end))
-    homes = {unit: name_of(p.primary) for unit, p in record.places.items() if p.primary and not p.is_stage}
+        hands[least].append(Piece(edge=edge, shard=edge.rpartition(".")[0], start=start, end=end))
+    homes = {shard: name_of(p.primary) for shard, p in record.places.items() if p.primary and not p.is_stage}
     return [
         Pieces(
             Order(
@@ -298,7 +298,7 @@ def orders(settings: Options, wanted: list[Span], record: Record, query: str, *,
                 epoch=settings.epoch,
                 query=query,
                 pieces=tuple(hand),
-                homes={piece.unit: homes[piece.unit] for piece in hand if piece.unit in homes},
+                homes={piece.shard: homes[piece.shard] for piece in hand if piece.shard in homes},
                 version=record.version,
                 last=last,
             )
@@ -320,7 +320,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def plan(self) -> Plan:
         plan = plan_of(self.settings.run, self.settings.directory)
-        if not self.settings.epoch and self.settings.consumer in (*plan.topology.unit, *plan.topology.stage):
+        if not self.settings.epoch and self.settings.consumer in (*plan.topology.shard, *plan.topology.stage):
             raise ConfigError(
                 f'format("holdfast"): consumer {self.settings.consumer!r} is a part of the pipeline itself',
                 hint='Give another name: .option("consumer", ...), or none.',
@@ -451,7 +451,7 @@ class Follower:
         self._changed.clear()
 
     def reach(self, start: Offset, end: Offset, until: float) -> None:
-        """Wait until everything before `end` is known: its unit may have to make it again."""
+        """Wait until everything before `end` is known: its shard may have to make it again."""
         while any(self.latest(start, 1 << 62)[0][edge][0] < position for edge, (position, _) in end.items()):
             if time.monotonic() > until:
                 behind = {e: at for e, (at, _) in self.latest(start, 1 << 62)[0].items() if at < end[e][0]}
@@ -537,7 +537,7 @@ def _of_another_run(detail: str) -> HoldfastError:
 
 
 def rows_of(block: Block) -> int:
-    """Rows of a block of a unit: all elements but its watermark."""
+    """Rows of a block of a shard: all elements but its watermark."""
     return block.end - block.start - 1
 
 

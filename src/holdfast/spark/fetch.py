@@ -17,11 +17,11 @@ import pyarrow.flight as flight
 from holdfast.errors import HoldfastError
 from holdfast.model.ids import Edge, Name, name_of
 from holdfast.model.record import Record
-from holdfast.runtime.transport import Caller, told_error
+from holdfast.runtime.net.transport import Caller, told_error
 from holdfast.spark.connect import Run, caller_of
 
 FETCH_S_MAX = 120.0
-#: How long a node may keep one fetch waiting for rows that its unit has yet to make again.
+#: How long a node may keep one fetch waiting for rows that its shard has yet to make again.
 NODE_WAIT_S = 2.0
 #: A node that hangs answers nothing and refuses nothing: so long it is waited for at first, twice as long then.
 PATIENCE_S = 4.0
@@ -33,7 +33,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Elements [start, end) of an edge, for one consumer."""
 
     edge: Edge
-    unit: str
+    shard: str
     start: int
     end: int
 
@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     consumer: str
     epoch: int
     pieces: tuple[Piece, ...]
-    #: Who was primary of each unit when this was planned, by which record.
+    #: Who was primary of each shard when this was planned, by which record.
     homes: dict[str, Name]
     version: int
     #: The run that the positions are of: another one's nodes may listen there by now.
@@ -72,8 +72,8 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
         "wait_s": NODE_WAIT_S,
     }
     until = time.monotonic() + limit_s
-    patience_s, trouble = PATIENCE_S, f"unit {piece.unit} has no primary"
-    home = _home(order, raw, piece.unit)
+    patience_s, trouble = PATIENCE_S, f"shard {piece.shard} has no primary"
+    home = _home(order, raw, piece.shard)
     while True:
         if home:
             try:
@@ -94,16 +94,16 @@ def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.R
             )
         before = home
         _look_again(caller, raw)
-        home = _home(order, raw, piece.unit)
+        home = _home(order, raw, piece.shard)
         time.sleep(0.02 if home != before else 0.1)
 
 
-def _home(order: Order, raw: bytes, unit: str) -> Name:
-    """Who is primary of a unit, by the newest record that this process knows."""
+def _home(order: Order, raw: bytes, shard: str) -> Name:
+    """Who is primary of a shard, by the newest record that this process knows."""
     record = _records.get(raw)
     if record is None or record.version <= order.version:
-        return order.homes.get(unit, "")
-    place = record.places.get(unit)
+        return order.homes.get(shard, "")
+    place = record.places.get(shard)
     return name_of(place.primary) if place is not None and place.primary else ""
 
 

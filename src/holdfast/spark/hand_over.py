@@ -24,9 +24,9 @@ from holdfast.model.ids import Asset, Edge, Name, driver_of
 from holdfast.model.messages import CommitRecord
 from holdfast.model.plan import NEVER_US, Plan, to_core
 from holdfast.model.record import Record
-from holdfast.runtime.driver import MachineLoop
-from holdfast.runtime.security import Security
-from holdfast.runtime.transport import Peer
+from holdfast.runtime.net.security import Security
+from holdfast.runtime.net.transport import Peer
+from holdfast.runtime.node.loop import MachineLoop
 
 #: Every so often a wait says what it waits for.
 SAY_S = 5.0
@@ -199,8 +199,8 @@ class HandOver:
         driver = self.driver
         phase, grouped = driver.phase, driver.grouped
         if not driver.complete:
-            lost = [u for u in driver.spec.units if driver.record.places[u].primary is None]
-            return f"units {', '.join(lost)} are lost: every node that held them is gone"
+            lost = [u for u in driver.spec.shards if driver.record.places[u].primary is None]
+            return f"shards {', '.join(lost)} are lost: every node that held them is gone"
         if phase in (Phase.OPENING, Phase.COMMITTING):
             return f"{phase.value}: no answer from the ledger on {driver._ledger()}"
         answered = driver.prepared if phase is Phase.PREPARING else driver.sealed

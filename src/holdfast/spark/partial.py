@@ -4,9 +4,9 @@ Measured (docs/spark/costs.md): collecting 20,000 rows and grouping them here ta
 since Spark plans, shuffles and runs a second stage for it; and at 200,000 rows it is 122 against 190-210 ms. Spark
 is for batches that should not be collected whole.
 
-Only what Arrow computes exactly as the units would: counts, sums and averages of integers, sums of doubles, extremes
+Only what Arrow computes exactly as the shards would: counts, sums and averages of integers, sums of doubles, extremes
 of integers, dates and times. For anything else `possible` is false, and the rows go as they are. Groups that Arrow
-keeps apart (0.0 and -0.0) are merged by the unit.
+keeps apart (0.0 and -0.0) are merged by the shard.
 """
 
 from __future__ import annotations

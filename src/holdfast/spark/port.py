@@ -33,7 +33,7 @@ from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import Asset
 from holdfast.model.messages import CommitRecord
 from holdfast.model.plan import to_micros
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.transport import Caller
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import Fenced, HandOver, Stopped

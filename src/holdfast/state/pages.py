@@ -279,9 +279,9 @@ class Snapshot:
 
 
 class PagePool:
-    """Memory for one unit's state: `limit_bytes` of address space, backed as it is used.
+    """Memory for one shard's state: `limit_bytes` of address space, backed as it is used.
 
-    `origin` names this incarnation of the unit (its epoch): incremental checkpoints of two incarnations never mix.
+    `origin` names this incarnation of the shard (its epoch): incremental checkpoints of two incarnations never mix.
     """
 
     def __init__(self, *, page_bytes: int = 65536, limit_bytes: int = 1 << 30, origin: int = 0) -> None:

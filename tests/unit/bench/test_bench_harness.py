@@ -17,11 +17,11 @@ def test_a_bench_that_fails_keeps_its_logs_and_says_where(tmp_path, monkeypatch)
     kept = tmp_path / "out" / "bench" / "some-failed"
     kept.mkdir(parents=True)
     (kept / "older.log").write_text("of the failure before")
-    made = ["plain/plain.log", "units/run/nodes/n0/events.jsonl", "units/run/nodes/n0/logs/s0.1"]
+    made = ["plain/plain.log", "shards/run/nodes/n0/events.jsonl", "shards/run/nodes/n0/logs/s0.1"]
 
     def fail() -> None:
         with scratch("some") as base:
-            for name in [*made, "units/run/secret", "units/run/checkpoints/s0/offsets/0"]:
+            for name in [*made, "shards/run/secret", "shards/run/checkpoints/s0/offsets/0"]:
                 (base / name).parent.mkdir(parents=True, exist_ok=True)
                 (base / name).write_text(name)
             raise RuntimeError(f"no output within 120 s in {base}")

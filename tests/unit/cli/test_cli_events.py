@@ -12,8 +12,8 @@ import pytest
 import holdfast
 from holdfast.cli.main import main
 from holdfast.cli.story import Diaries, write_event
-from holdfast.runtime.events import KINDS
-from holdfast.runtime.story import _TOLD
+from holdfast.runtime.node.events import KINDS
+from holdfast.runtime.node.story import _TOLD
 
 #: Which argument of these calls is the kind of an event. What a stage says becomes an event of kind stage-….
 WRITERS = {
@@ -106,7 +106,7 @@ def written(path: Path) -> set[str]:
 
 def test_every_kind_that_is_written_is_known_and_every_known_one_is_written():
     source = Path(holdfast.__file__).parent
-    files = [path for part in ("runtime", "spark", "cli") for path in (source / part).glob("*.py")]
+    files = [path for part in ("runtime", "spark", "cli") for path in (source / part).rglob("*.py")]
     found = set().union(*map(written, files), (event for _, event, _ in _TOLD.values()))
     found.discard("stage-alive")  # heard by the node, not written
     assert found == KINDS

@@ -46,7 +46,7 @@ def a_run(home: Path, file: Path) -> None:
     """One that has ended, of a pipeline without stages."""
     described = {"pipeline": "p", "source": str(file), "cwd": str(home), "endpoints": {}}
     (home / "run.json").write_text(json.dumps(described))
-    plan = {"pipeline": "p", "query": "q", "topology": {"units": [], "stages": [], "readers": []}}
+    plan = {"pipeline": "p", "query": "q", "topology": {"shards": [], "stages": [], "readers": []}}
     (home / "plan.json").write_text(json.dumps({**plan, "operators": [], "stages": []}))
 
 

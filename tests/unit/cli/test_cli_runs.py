@@ -28,8 +28,8 @@ from holdfast.cli.runs import process_started, read_run
 from holdfast.cli.watch import cluster_status, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.plan import Plan
-from holdfast.runtime.security import Security, make_secret
-from holdfast.runtime.transport import Server
+from holdfast.runtime.net.security import Security, make_secret
+from holdfast.runtime.net.transport import Server
 
 
 def call(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -201,7 +201,7 @@ def test_settings_win_over_flags_and_spark_settings_are_merged():
 def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeypatch):
     def planned(file: Path, directory: Path, **_: Any) -> Any:  # the planner would need a JVM
         (directory / "plan.json").write_text("{}")
-        return layered_plan(units=1, tops=0), []
+        return layered_plan(shards=1, tops=0), []
 
     monkeypatch.setattr(run_module, "plan_file", planned)
     monkeypatch.setattr(run_module, "_warm", lambda directory, told: None)
@@ -227,7 +227,7 @@ def test_nodes_that_still_prepare_are_told_as_such(tmp_path, node, capsys):
     assert "n0" in err
 
 
-def test_status_merges_the_figures_of_every_units_primary(tmp_path, node):
+def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     seats = {"joining": None, "epoch": 3, "stage": False}
     places = {
         "u0": {"primary": "n0#1", "backup": None, **seats},
@@ -235,17 +235,17 @@ def test_status_merges_the_figures_of_every_units_primary(tmp_path, node):
         "s0.ledger": {"primary": "n0#1", "backup": None, **seats},
         "s0": {"primary": "n0#1", "backup": None, **seats, "stage": True},
     }
-    unit = {"failed": "", "rows_in": 7, "rows_out": 5, "outputs": {}, "state_bytes": 10, "watermark_us": 0}
+    shard = {"failed": "", "rows_in": 7, "rows_out": 5, "outputs": {}, "state_bytes": 10, "watermark_us": 0}
     answer = {
         "name": "n0", "version": 4, "members": {"n0": 1}, "places": places, "draining": [], "coordinator": "n0#1",
-        "units": {"u0": unit},
+        "shards": {"u0": shard},
     }  # fmt: skip
     a_run(tmp_path, endpoints=node(tmp_path, status=answer))
     status = cluster_status(read_run(tmp_path))
-    assert sorted(status["units"]) == ["u0", "u1"]
-    assert status["units"]["u0"]["rows_in"] == 7
-    assert status["units"]["u0"]["primary"] == "n0#1"
-    assert status["units"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3}
+    assert sorted(status["shards"]) == ["u0", "u1"]
+    assert status["shards"]["u0"]["rows_in"] == 7
+    assert status["shards"]["u0"]["primary"] == "n0#1"
+    assert status["shards"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3}
     assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
     assert status_view("p", status)
 
@@ -266,7 +266,7 @@ def test_status_says_what_one_more_failure_would_hit():
 
 # --- submit
 
-PLAN = layered_plan(units=1, tops=0)
+PLAN = layered_plan(shards=1, tops=0)
 
 
 def submit(capsys, monkeypatch, home: Path, directory: Path, endpoints: dict[str, str]) -> tuple[int, str, str]:
@@ -304,7 +304,7 @@ def test_a_second_submit_sends_what_runs_already_to_nodes_that_still_wait(tmp_pa
 
 def test_a_second_submit_of_something_else_is_refused_and_nobody_is_told(tmp_path, node, capsys, monkeypatch):
     for changed in (
-        layered_plan(units=2, tops=0),
+        layered_plan(shards=2, tops=0),
         msgspec.structs.replace(PLAN, pipeline="other"),
     ):
         sent: list[dict] = []
@@ -362,7 +362,7 @@ def test_waiting_for_the_end_can_be_given_up(tmp_path, node):
     place = {"primary": "n0#1", "backup": None, "joining": None, "epoch": 1, "stage": True}
     status = {"name": "n0", "places": {"s0": place}, "finished": []}
     a_run(tmp_path, endpoints=node(tmp_path, status=status, finish={"told": ["n0"]}))
-    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(shards=1, tops=0)))
     told = threading.Event()
     with pytest.raises(HoldfastError, match="did not finish"):
         finish_run(read_run(tmp_path), limit_s=0.0, told=told)
@@ -372,7 +372,7 @@ def test_waiting_for_the_end_can_be_given_up(tmp_path, node):
 
 def test_nodes_that_are_too_busy_to_answer_for_a_moment_do_not_end_a_finish(tmp_path, node, monkeypatch):
     a_run(tmp_path, endpoints=node(tmp_path, finish={"told": ["n0"]}))
-    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(units=1, tops=0)))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(layered_plan(shards=1, tops=0)))
     monkeypatch.setattr(control, "LOOK_S", 0.0)
     silent = HoldfastError("no node answers")
 

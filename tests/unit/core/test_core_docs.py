@@ -27,7 +27,7 @@ def drawn() -> str:
     parts = [
         "# Transition tables\n\nDrawn from the code by `tests/unit/core/test_core_docs.py`; do not edit.\n",
         diagram("A member's standing", "`holdfast.core.election`: who may change the record.", standing),
-        diagram("A copy of a unit on a node", "`holdfast.core.roles`: the role that a new record gives.", copies),
+        diagram("A copy of a shard on a node", "`holdfast.core.roles`: the role that a new record gives.", copies),
         diagram("A stage's driver", "`holdfast.core.stage`: one batch after the other.", phases),
         "## Faults of the simulator\n\n| kind | what happens |\n|---|---|\n"
         + "".join(f"| `{kind}` | {text} |\n" for kind, text in KINDS.items()),

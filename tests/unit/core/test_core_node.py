@@ -14,7 +14,7 @@ from holdfast.model.topology import layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 
-TOPOLOGY = layered(stages=1, units=1)
+TOPOLOGY = layered(stages=1, shards=1)
 
 
 def node(name: str = "n0", names=("n0", "n1", "n2"), disk=None) -> tuple[Node, Ready]:
@@ -43,7 +43,7 @@ def test_a_life_is_on_disk_before_anything_else():
     assert made.host.copies == {}
 
 
-def test_the_first_life_starts_its_units_and_its_stages():
+def test_the_first_life_starts_its_shards_and_its_stages():
     made, ready = node()
     assert list(made.host.primaries) == ["u0"]
     assert ready.apply == [StartStage(stage="s0", epoch=1)]

@@ -14,8 +14,8 @@ from holdfast.model.topology import layered
 NAMES = ("n0", "n1", "n2", "n3")
 
 
-def start(units: int = 4, names=NAMES) -> Record:
-    return first_record(layered(stages=1, units=units), names)
+def start(shards: int = 4, names=NAMES) -> Record:
+    return first_record(layered(stages=1, shards=shards), names)
 
 
 def after(record: Record, **reported) -> Record:
@@ -41,8 +41,8 @@ def settle(record: Record, **reported) -> Record:
     raise AssertionError("the placement does not come to rest")
 
 
-def test_a_failed_nodes_units_go_to_all_who_hold_their_images():
-    record = start(units=8)
+def test_a_failed_nodes_shards_go_to_all_who_hold_their_images():
+    record = start(shards=8)
     held = {a: p for a, p in record.places.items() if p.primary == "n0#1" and p.backup}
     made = after(record, suspects={"n0": 1})
     assert "n0" not in made.members
@@ -53,21 +53,21 @@ def test_a_failed_nodes_units_go_to_all_who_hold_their_images():
 
 
 def test_a_backup_is_replaced_and_the_primary_stays():
-    made = after(start(units=1), suspects={"n1": 1})
+    made = after(start(shards=1), suspects={"n1": 1})
     place = made.places["u0"]
     assert (place.primary, place.backup, place.epoch) == ("n0#1", None, 1)
     assert place.joining is not None
 
 
 def test_a_seat_becomes_the_backup_only_when_the_primary_has_said_so_of_this_place():
-    record = after(start(units=1), suspects={"n1": 1})
+    record = after(start(shards=1), suspects={"n1": 1})
     place = record.places["u0"]
     assert after(record, joined={"u0": (place.since - 1, place.joining)}).places["u0"].backup is None
     assert after(record, joined={"u0": (place.since, "n9#1")}).places["u0"].backup is None
     assert after(record, joined={"u0": (place.since, place.joining)}).places["u0"].backup == place.joining
 
 
-def test_a_unit_whose_only_holder_is_suspected_stays_and_is_lost_only_in_its_next_life():
+def test_a_shard_whose_only_holder_is_suspected_stays_and_is_lost_only_in_its_next_life():
     record = Record(
         version=3, term=1, members={"n0": 1, "n1": 1, "n2": 1}, places={"u0": Place(primary="n0#1", since=3)}
     )
@@ -80,7 +80,7 @@ def test_a_unit_whose_only_holder_is_suspected_stays_and_is_lost_only_in_its_nex
 
 
 def test_a_restart_before_anybody_noticed_is_a_failure_of_the_old_life():
-    record = start(units=1)
+    record = start(shards=1)
     made = after(record, hellos={"n0": 2})
     assert made.members["n0"] == 2
     assert made.places["u0"].primary == "n1#1"
@@ -111,7 +111,7 @@ def test_a_dead_driver_gets_a_new_epoch_and_an_old_report_does_not():
     assert after(record, downs={"s0": 0}) is record
 
 
-def test_a_drain_moves_everything_and_never_leaves_a_unit_unprotected():
+def test_a_drain_moves_everything_and_never_leaves_a_shard_unprotected():
     record = after(start(), drains={"n0": None})
     assert record.draining == ("n0",)
     for _ in range(60):
@@ -142,7 +142,7 @@ def test_a_drain_of_one_that_came_back_is_forgotten():
 
 
 def test_a_node_that_came_back_gets_backups_again():
-    record = settle(start(units=12), suspects={"n0": 1})
+    record = settle(start(shards=12), suspects={"n0": 1})
     record = settle(record, hellos={"n0": 2})
     load = dict.fromkeys(record.members, 0)
     for place in record.places.values():
@@ -154,7 +154,7 @@ def test_a_node_that_came_back_gets_backups_again():
 @pytest.mark.parametrize("seed", range(25))
 def test_the_placement_comes_to_rest_whatever_members_come_and_go(seed):
     rng = Random(seed)
-    record, lives = start(units=6), dict.fromkeys(NAMES, 1)
+    record, lives = start(shards=6), dict.fromkeys(NAMES, 1)
     for _ in range(12):
         name = rng.choice((*NAMES, "n4"))
         if name in record.members and len(record.members) > 2 and rng.random() < 0.5:

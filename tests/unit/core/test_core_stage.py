@@ -14,7 +14,7 @@ from holdfast.model.config import MS, Config
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
 
-TOPOLOGY = layered(stages=1, units=1, delay_ns=10, idle_ns=1_000 * MS)
+TOPOLOGY = layered(stages=1, shards=1, delay_ns=10, idle_ns=1_000 * MS)
 RECORD = first_record(TOPOLOGY, ("n0", "n1", "n2"))
 STAGE = TOPOLOGY.stages[0]
 BATCH = RunBatch(batch=0, tasks=(TaskRows(0, 0, {"s0>u0": ((1, 50, 1),)}),), offsets=(0, 1), event_time_max=50)
@@ -28,8 +28,8 @@ def opened(commit: m.CommitRecord | None = None) -> StageDriver:
     made = driver()
     hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=commit))
     if commit:
-        for seat, units in made.grouped.items():
-            hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=commit.batch, seat=seat, units=units))
+        for seat, shards in made.grouped.items():
+            hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=commit.batch, seat=seat, shards=shards))
     assert made.phase is Phase.READY
     return made
 
@@ -45,8 +45,8 @@ def deliver(made: StageDriver, batch: int = 0) -> None:
 
 def prepare(made: StageDriver, batch: int = 0) -> Ready:
     ready = Ready()
-    for seat, units in made.grouped.items():
-        answer = m.Prepared(stage="s0", epoch=1, batch=batch, attempt=made.attempt, seat=seat, units=units)
+    for seat, shards in made.grouped.items():
+        answer = m.Prepared(stage="s0", epoch=1, batch=batch, attempt=made.attempt, seat=seat, shards=shards)
         ready = hear(made, seat, answer)
     return ready
 
@@ -67,9 +67,9 @@ def test_a_batch_goes_through_every_step_and_is_done_when_all_have_sealed():
     ready = hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=write.commit))
     assert len(sent(ready, m.Seal)) == 2
     done = Ready()
-    for seat, units in made.grouped.items():
+    for seat, shards in made.grouped.items():
         assert done.apply == []
-        done = hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=0, seat=seat, units=units))
+        done = hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=0, seat=seat, shards=shards))
     assert done.apply == [BatchDone(stage="s0", batch=0)]
 
 
@@ -84,8 +84,8 @@ def test_a_new_driver_finishes_what_is_committed_before_it_opens():
     ready = hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=commit()))
     assert (made.phase, made.watermark, made.next_batch) == (Phase.FINISHING, 7, 4)
     assert len(sent(ready, m.Seal)) == 2
-    for seat, units in made.grouped.items():
-        ready = hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=3, seat=seat, units=units))
+    for seat, shards in made.grouped.items():
+        ready = hear(made, seat, m.Sealed(stage="s0", epoch=1, batch=3, seat=seat, shards=shards))
     assert ready.apply == [Opened(stage="s0", commit=commit())]
 
 
@@ -149,7 +149,7 @@ def test_a_fenced_or_foreign_driver_stops_for_good(reason):
     assert made.step(TICK, 10**12).send == []
 
 
-def test_a_lost_unit_stops_the_stage_rather_than_lose_its_rows():
+def test_a_lost_shard_stops_the_stage_rather_than_lose_its_rows():
     lost = {**RECORD.places, "u0": Place(primary=None, since=5)}
     made = driver(record=Record(version=5, term=1, members=RECORD.members, places=lost))
     assert sent(made.step(TICK, 0), m.LedgerOpen) == []

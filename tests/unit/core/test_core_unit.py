@@ -15,14 +15,14 @@ from holdfast.core.ready import TICK, Left, Ready, Received
 from holdfast.core.roles import TRANSITIONS, Action, Role, State
 from holdfast.errors import InvariantError, MemoryLimitError
 from holdfast.model import messages as m
-from holdfast.model.block import batch_block, unit_block
+from holdfast.model.block import batch_block, shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 
-TWO = layered(stages=2, units=1)
+TWO = layered(stages=2, shards=1)
 CONFIG = Config()
 
 
@@ -31,7 +31,7 @@ def op(spec):
 
 
 def copy(topology: Topology = TWO, config: Config = CONFIG, *, based: bool = True) -> Copy:
-    spec = topology.units[0]
+    spec = topology.shards[0]
     return Copy(spec, topology, op(spec), config, based=based)
 
 
@@ -72,7 +72,7 @@ def test_the_lowest_watermark_goes_first_and_ties_go_by_edge():
 
 
 def test_windows_close_in_order_of_end_and_key():
-    made = copy(layered(stages=1, units=1))
+    made = copy(layered(stages=1, shards=1))
     feed(made, "s0>u0", 0, [(2, 15, 1), (1, 15, 1), (3, 5, 1)], 100, 0)
     assert run(made)[0].rows == ((3, 9, 1), (1, 19, 1), (2, 19, 1))
 
@@ -85,7 +85,7 @@ def test_a_hole_in_the_input_is_an_error():
 
 
 def test_without_room_nothing_is_consumed():
-    made = copy(layered(stages=1, units=1), Config(queue_memory_max=1, queue_spill_max=0))
+    made = copy(layered(stages=1, shards=1), Config(queue_memory_max=1, queue_spill_max=0))
     feed(made, "s0>u0", 0, [], 10, 0)
     feed(made, "s0>u0", 2, [], 20, 1)
     assert len(run(made)) == 1
@@ -141,19 +141,19 @@ def test_captures_in_flight_go_out_again_under_the_new_place():
     assert (rounds.waiting, list(rounds.wants_whole)) == ({}, ["c#1"])
 
 
-# --- a node's units
+# --- a node's shards
 
-ONE = layered(stages=1, units=1)
+ONE = layered(stages=1, shards=1)
 
 
-def record(version: int, unit: Place) -> Record:
+def record(version: int, shard: Place) -> Record:
     base = first_record(ONE, ("a", "b", "c"))
-    return Record(version=version, term=1, members=base.members, places={**base.places, "u0": unit})
+    return Record(version=version, term=1, members=base.members, places={**base.places, "u0": shard})
 
 
-def host(seat: str = "a#1", unit: Place | None = None) -> Host:
+def host(seat: str = "a#1", shard: Place | None = None) -> Host:
     made = Host(seat, ONE, CONFIG, op)
-    made.on_record(record(1, unit or place()), 0, Ready())
+    made.on_record(record(1, shard or place()), 0, Ready())
     return made
 
 
@@ -166,7 +166,7 @@ def test_every_transition_that_can_happen_is_in_the_table_and_others_are_refused
     assert {action for _, action in TRANSITIONS.values()} == set(Action)
 
 
-def test_a_unit_starts_empty_only_under_the_first_record():
+def test_a_shard_starts_empty_only_under_the_first_record():
     with pytest.raises(InvariantError, match="start empty"):
         host("a#1", place(3))
 
@@ -259,9 +259,9 @@ def test_a_capture_that_comes_before_its_record_waits_for_it():
 def test_a_primary_takes_no_captures_and_answers_to_old_epochs_are_ignored():
     made, ready = host(), Ready()
     made.on_capture("a#1", capture(), ready)
-    made.on_pasted("b#1", m.Pasted(unit="u0", epoch=7, round=1, fits=True), 0, ready)
+    made.on_pasted("b#1", m.Pasted(shard="u0", epoch=7, round=1, fits=True), 0, ready)
     assert ready.send == []
-    host("b#1").on_pasted("b#1", m.Pasted(unit="u0", epoch=1, round=1, fits=True), 0, ready)
+    host("b#1").on_pasted("b#1", m.Pasted(shard="u0", epoch=1, round=1, fits=True), 0, ready)
 
 
 def test_a_fenced_consumer_cannot_acknowledge_and_one_ahead_is_waited_for():
@@ -327,10 +327,10 @@ def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
 
 def test_a_feed_asks_again_at_a_hole_refuses_fenced_rows_and_ignores_old_ones():
     made, ready = Feed("e", "u", 1, 0, 100), Ready()
-    data = m.Data(edge="e", epoch=3, blocks=(unit_block(0, (), 1), unit_block(5, (), 2)))
+    data = m.Data(edge="e", epoch=3, blocks=(shard_block(0, (), 1), shard_block(5, (), 2)))
     assert [b.start for b in made.take(data, "p", 0, ready)] == [0]
     assert ready.send[-1][1].at == 1
-    assert made.take(m.Data(edge="e", epoch=2, blocks=(unit_block(1, (), 2),)), "p", 0, ready) == []
+    assert made.take(m.Data(edge="e", epoch=2, blocks=(shard_block(1, (), 2),)), "p", 0, ready) == []
     assert made.take(data, "p", 0, ready) == []
     made.subscribe(None, 5, ready)
     assert made.heard_ns == 5
@@ -346,7 +346,7 @@ def test_a_reader_waits_for_rows_and_never_goes_back():
     made.step(TICK, 0)
     assert made.latest() == {"u0.0": 0}
     assert made.read("u0.0", 0, 2) is None
-    block = unit_block(0, ((1, 2, 3),), 4)
+    block = shard_block(0, ((1, 2, 3),), 4)
     made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(block,))), 0)
     assert made.read("u0.0", 0, 2) == [block]
     made.step(Received("c#1", m.Data(edge="other", epoch=1, blocks=(block,))), 0)
@@ -360,7 +360,7 @@ def test_a_reader_waits_for_rows_and_never_goes_back():
 def test_a_readers_commit_is_cumulative_and_what_is_committed_is_given_up():
     made = reader()
     made.step(TICK, 0)
-    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(unit_block(0, (), 4), unit_block(1, (), 5)))), 0)
+    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(shard_block(0, (), 4), shard_block(1, (), 5)))), 0)
     assert made.commit({"u0.0": 1}, 0).send[0][1].ack == 1
     assert made.commit({"u0.0": 1}, 0).send == []
     with pytest.raises(InvariantError, match="given up"):
@@ -384,8 +384,8 @@ def test_messages_survive_the_wire_and_every_one_is_in_the_union():
     )
     for message in (
         m.Heartbeat(life=1, version=2),
-        m.Data(edge="e", epoch=1, blocks=(unit_block(0, [[1, 2, 3]], 9),)),
-        m.Prepare(stage="s", epoch=1, batch=0, attempt=1, accepted={0: 1}, watermark=3, units={"u": 4}, last=commit),
+        m.Data(edge="e", epoch=1, blocks=(shard_block(0, [[1, 2, 3]], 9),)),
+        m.Prepare(stage="s", epoch=1, batch=0, attempt=1, accepted={0: 1}, watermark=3, shards={"u": 4}, last=commit),
         m.LedgerCopy(ledger="s.ledger", since=1, page=m.LedgerPage("q", 1, commit)),
         m.Push(record=record(3, place())),
     ):
@@ -401,7 +401,7 @@ def test_a_copy_that_comes_later_knows_that_the_disk_is_full():
 
 def test_a_guest_whose_rows_are_gone_holds_nothing():
     guest = ReaderSpec(id="g0", edges=("u0.0",), leased=True)
-    topology = Topology(units=ONE.units, stages=ONE.stages, readers=(*ONE.readers, guest))
+    topology = Topology(shards=ONE.shards, stages=ONE.stages, readers=(*ONE.readers, guest))
     made, ready = Host("a#1", topology, CONFIG, op), Ready()
     made.on_record(record(1, place()), 0, ready)
     queue = made.copies["u0"].outputs[0]
@@ -444,10 +444,10 @@ def test_a_reader_ahead_of_a_new_primary_is_waited_for_and_told_if_no_block_ends
     assert list(primary.taps) == [("u0.0", "right")]
 
 
-def test_a_units_position_inside_a_block_is_still_a_bug_of_ours():
-    topology = layered(stages=1, units=1, tops=1)
+def test_a_shards_position_inside_a_block_is_still_a_bug_of_ours():
+    topology = layered(stages=1, shards=1, tops=1)
     made = Host("a#1", topology, CONFIG, op)
-    placed = {unit: place() for unit in topology.unit}
+    placed = {shard: place() for shard in topology.shard}
     made.on_record(msgspec.structs.replace(record(1, place()), places=placed), 0, Ready())
     made.copies["u0"].outputs[0].append(((1, 2, 3),), 4)
     with pytest.raises(InvariantError, match="points into a block"):

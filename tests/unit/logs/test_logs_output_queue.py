@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvariantError
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model.block import unit_block
+from holdfast.model.block import shard_block
 
 ROWS = ((1, 2, 3),)
 
@@ -79,7 +79,7 @@ def test_reading_starts_at_a_block_and_gives_at_least_one_or_says_that_none_star
 def test_a_hole_is_refused():
     q = queue()
     with pytest.raises(InvariantError, match="hole"):
-        q._add(unit_block(3, ROWS, 1))
+        q._add(shard_block(3, ROWS, 1))
 
 
 def test_an_abandoned_lease_lapses_and_no_longer_holds_retention():

@@ -99,10 +99,10 @@ def test_a_type_that_state_cannot_hold_is_refused_when_the_operator_is_made(type
 
 @pytest.mark.parametrize(("size", "step"), [(0, 1), (-1, 1), (10, 0), (10, -1), (10, 11)])
 def test_a_window_that_makes_no_sense_is_refused(size, step):
-    for kind, unit in ((Window, " us"), (CountWindow, "")):
+    for kind, shard in ((Window, " us"), (CountWindow, "")):
         with pytest.raises(ConfigError) as caught:
             kind(size, step)
-        assert f"step is {step}{unit}." in caught.value.detail
+        assert f"step is {step}{shard}." in caught.value.detail
         assert caught.value.hint == "Both must be positive, and the step no longer than the window."
 
 

@@ -52,8 +52,8 @@ def test_two_operators_of_one_chain_share_its_stage():
     layout = lay_out(p)
     assert layout.stages["a_in"].feeds == [("a", 0), ("b", 0)]
     topology = layout.topology("q")
-    assert topology.stage["a_in"].units == ("a-0", "a-1", "a-2", "a-3", "b-0", "b-1")
-    assert topology.unit["b-1"].inputs == ("a_in>b-1",)
+    assert topology.stage["a_in"].shards == ("a-0", "a-1", "a-2", "a-3", "b-0", "b-1")
+    assert topology.shard["b-1"].inputs == ("a_in>b-1",)
 
 
 def test_chains_that_differ_are_stages_of_their_own():
@@ -70,10 +70,10 @@ def test_the_same_chain_twice_into_one_operator_makes_two_stages():
     write(stream.join(stream, on="id", within="1 h", name="pairs"))
     layout = lay_out(p)
     assert [i.source for i in layout.operators["pairs"].inputs] == ["pairs_left", "pairs_right"]
-    assert layout.topology("q").unit["pairs-0"].inputs == ("pairs_left>pairs-0", "pairs_right>pairs-0")
+    assert layout.topology("q").shard["pairs-0"].inputs == ("pairs_left>pairs-0", "pairs_right>pairs-0")
 
 
-def test_stateful_operators_without_a_step_between_are_joined_unit_to_unit():
+def test_stateful_operators_without_a_step_between_are_joined_shard_to_shard():
     p = hf.Pipeline("p")
     first = counts(source(p), name="first", shards=2)
     second = counts(first, by="n", name="second", shards=3)
@@ -81,8 +81,8 @@ def test_stateful_operators_without_a_step_between_are_joined_unit_to_unit():
     write(first, name="all")
     layout = lay_out(p)
     topology = layout.topology("q")
-    assert topology.unit["first-0"].outputs == ("first-0.0", "first-0.1", "first-0.2", "first-0.3")
-    assert topology.unit["second-1"].inputs == ("first-0.2", "first-1.2")
+    assert topology.shard["first-0"].outputs == ("first-0.0", "first-0.1", "first-0.2", "first-0.3")
+    assert topology.shard["second-1"].inputs == ("first-0.2", "first-1.2")
     assert topology.consumers["first-0.2"] == ("second-1",)
     assert topology.consumers["first-0.0"] == ("all",)
 
@@ -93,9 +93,9 @@ def test_ports_follow_the_order_of_consumers():
     write(counts(first, by="n", name="b", shards=2))
     write(counts(first, by="n", name="c", shards=2))
     topology = lay_out(p).topology("q")
-    assert topology.unit["b-0"].inputs == ("first-0.1",)
-    assert topology.unit["c-0"].inputs == ("first-0.3",)
-    assert topology.unit["c-1"].inputs == ("first-0.4",)
+    assert topology.shard["b-0"].inputs == ("first-0.1",)
+    assert topology.shard["c-0"].inputs == ("first-0.3",)
+    assert topology.shard["c-1"].inputs == ("first-0.4",)
 
 
 def test_a_step_between_operators_is_a_stage_that_reads_and_feeds():
@@ -107,7 +107,7 @@ def test_a_step_between_operators_is_a_stage_that_reads_and_feeds():
     assert (stage.kind, stage.reads, stage.feeds) == ("between", ("first",), [("second", 0)])
     topology = layout.topology("q")
     assert next(r for r in topology.readers if r.id == "second_in").edges == ("first-0.0", "first-1.0")
-    assert topology.stage["second_in"].units == ("second-0",)
+    assert topology.stage["second_in"].shards == ("second-0",)
 
 
 def test_a_union_before_an_operator_gives_it_several_inputs():
@@ -115,7 +115,7 @@ def test_a_union_before_an_operator_gives_it_several_inputs():
     a, b = source(p, "a"), source(p, "b")
     write(counts(a.union(b).map(lambda df: df), name="both", shards=1))
     layout = lay_out(p)
-    assert layout.topology("q").unit["both-0"].inputs == ("a>both-0", "b>both-0")
+    assert layout.topology("q").shard["both-0"].inputs == ("a>both-0", "b>both-0")
     assert [len(layout.stages[s].branches[0].steps) for s in ("a", "b")] == [1, 1]
 
 
@@ -126,7 +126,7 @@ def test_a_union_of_results_is_one_sink_that_reads_several_operators():
     write(a.union(b.map(lambda df: df)), name="out")
     topology = lay_out(p).topology("q")
     assert next(r for r in topology.readers if r.id == "out").edges == ("a-0.0", "b-0.0")
-    assert topology.stage["out"].units == ()
+    assert topology.stage["out"].shards == ()
 
 
 def test_sinks_and_stages_are_placed_under_the_ids_of_their_readers():
@@ -174,12 +174,12 @@ def test_explain_says_what_will_run(capsys):
     text = p.explain()
     assert capsys.readouterr().out.strip() == text
     for line in (
-        "pipeline p: 2 stages, 1 operators, 8 units, 16 edges",
+        "pipeline p: 2 stages, 1 operators, 8 shards, 16 edges",
         "stage packets (source)",
         "watermark 2 s behind",
         "feeds talkers over 8 edges",
         "operator talkers: windows of 10 s every 1 s by src: n=count(*)",
-        "8 shards, units talkers-0..7, mode passive",
+        "8 shards talkers-0..7, mode passive",
         "stage alerts (sink)",
         "reads talkers",
     ):

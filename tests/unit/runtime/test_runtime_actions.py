@@ -15,12 +15,12 @@ from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
-from holdfast.runtime.actions import Actions, _blocks
-from holdfast.runtime.border import is_known
-from holdfast.runtime.process import NodeProcess
-from holdfast.runtime.spill import SpillStore
+from holdfast.runtime.disk.spill import SpillStore
+from holdfast.runtime.net.border import is_known
+from holdfast.runtime.node.actions import Actions, _blocks
+from holdfast.runtime.node.process import NodeProcess
 
-PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, units=1), operators=(), stages=())
+PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, shards=1), operators=(), stages=())
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/holdfast-x", "a/../../x"])
@@ -94,8 +94,8 @@ def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():
         queue_.lease("guest", 10)
     config = SimpleNamespace(lease_ns=100)
     primaries = {
-        unit: SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=config)
-        for unit, queue_ in zip(("u0", "u1"), queues, strict=True)
+        shard: SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=config)
+        for shard, queue_ in zip(("u0", "u1"), queues, strict=True)
     }
     node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(primaries=primaries))
 

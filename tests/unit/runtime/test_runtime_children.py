@@ -17,10 +17,10 @@ from holdfast.core.election import Standing
 from holdfast.core.node import WARM
 from holdfast.model import messages as m
 from holdfast.model.config import MS
-from holdfast.runtime import children as children_module
-from holdfast.runtime.children import Children
-from holdfast.runtime.events import EventLog
-from holdfast.runtime.pulse import Pulse
+from holdfast.runtime.node import children as children_module
+from holdfast.runtime.node.children import Children
+from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.pulse import Pulse
 
 CHILD = """
 import json, os, subprocess, sys, time
@@ -220,7 +220,7 @@ def test_a_fenced_child_is_reported_later_and_noise_is_told(watched: Watched):
 def test_a_child_dies_with_its_node_and_with_it_what_it_started(tmp_path: Path):
     """kill -9 of the parent: the kernel kills the child, whatever it was doing, and its guard the rest. A JVM that went
     on for a while could write to the checkpoint that the next driver had read already."""
-    leash = Path(sys.modules["holdfast.runtime.children"].__file__ or "").with_name("leash.py")
+    leash = Path(sys.modules["holdfast.runtime.node.children"].__file__ or "").with_name("leash.py")
     child = tmp_path / "child.py"
     child.write_text(
         "import os, subprocess, time\n"

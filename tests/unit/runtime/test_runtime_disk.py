@@ -17,13 +17,13 @@ import pytest
 
 from holdfast.core.ready import Spill
 from holdfast.errors import DamagedJournalError, PeerError, StateError
-from holdfast.model.block import Block, unit_block
+from holdfast.model.block import Block, shard_block
 from holdfast.model.messages import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
-from holdfast.runtime import disk
-from holdfast.runtime.disk import Journal
-from holdfast.runtime.rows import ArrowRows
-from holdfast.runtime.spill import SpillStore
+from holdfast.runtime.disk import journal as disk
+from holdfast.runtime.disk.journal import Journal
+from holdfast.runtime.disk.spill import SpillStore
+from holdfast.runtime.net.rows import ArrowRows
 
 RECORD = Record(version=2, term=1, members={"n0": 1}, places={"u0": Place(primary="n0#1")})
 COMMIT = CommitRecord(query="q", batch=3, epoch=1, attempt=2, accepted={0: 1}, watermark=9, offsets=(3, 4), plan="{}")
@@ -236,7 +236,7 @@ def blocks(count: int, rows: int = 500) -> list[Block]:
     at = 0
     for i in range(count):
         batch = pa.record_batch({"a": pa.array(range(i, i + rows), pa.int64())})
-        made.append(unit_block(at, ArrowRows([batch]), i))
+        made.append(shard_block(at, ArrowRows([batch]), i))
         at = made[-1].end
     return made
 
@@ -261,7 +261,7 @@ def test_spilled_rows_leave_memory_and_come_back(tmp_path: Path):
 
 
 def test_many_small_spills_need_few_open_files(tmp_path: Path):
-    """Each step of a unit that waits for its sink spills a block: a file for each would soon be one too many."""
+    """Each step of a shard that waits for its sink spills a block: a file for each would soon be one too many."""
     made = blocks(200, rows=10)
     before = [b.rows.table() for b in made]
     store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)

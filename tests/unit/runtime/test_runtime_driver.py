@@ -12,7 +12,7 @@ from holdfast.core.ready import TICK, BatchDone, Ready, Received, Tick
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model.config import MS
-from holdfast.runtime.driver import LoopStopped, MachineLoop
+from holdfast.runtime.node.loop import LoopStopped, MachineLoop
 
 PULL, DATA = m.Pull(version=1), m.Data(edge="e", epoch=1, blocks=())
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.runtime import events, node
 from holdfast.runtime.config import NodeConfig
-from holdfast.runtime.events import EventLog
+from holdfast.runtime.node import __main__ as node
+from holdfast.runtime.node import events
+from holdfast.runtime.node.events import EventLog
 
 
 class Stalled:

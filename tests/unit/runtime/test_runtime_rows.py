@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import ConfigError, InputError
-from holdfast.runtime.rows import ArrowRows, batches_of
+from holdfast.runtime.net.rows import ArrowRows, batches_of
 from holdfast.runtime.shards import cut
 
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS, SECOND
 from holdfast.runtime.config import duration_ns, load_config, make_config, size_bytes
-from holdfast.runtime.security import Security, TlsFiles, check_listen, make_secret, read_secret
-from holdfast.runtime.wire import PROTOCOL
+from holdfast.runtime.net.security import Security, TlsFiles, check_listen, make_secret, read_secret
+from holdfast.runtime.net.wire import PROTOCOL
 
 ENDPOINTS = {"n0": "grpc://127.0.0.1:7100", "n1": "grpc://127.0.0.1:7101"}
 

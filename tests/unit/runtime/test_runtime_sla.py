@@ -7,8 +7,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan
 from holdfast.model.topology import Topology
-from holdfast.runtime.measured import PRIOR_MTBF_S, compare, failures, mtbf_s, take_samples, window_s
-from holdfast.runtime.sla import INTERVAL_MAX_S, INTERVAL_MIN_S, SlaWatch
+from holdfast.runtime.client.measured import PRIOR_MTBF_S, compare, failures, mtbf_s, take_samples, window_s
+from holdfast.runtime.client.sla import INTERVAL_MAX_S, INTERVAL_MIN_S, SlaWatch
 
 
 def plan() -> Plan:
@@ -18,16 +18,16 @@ def plan() -> Plan:
         settings={"size_us": 10_000_000, "step_us": 1_000_000}, output=b"",
     )  # fmt: skip
     return Plan(
-        pipeline="p", query="q", topology=Topology(units=(), stages=(), readers=()), operators=(operator,), stages=()
+        pipeline="p", query="q", topology=Topology(shards=(), stages=(), readers=()), operators=(operator,), stages=()
     )
 
 
 def answers(bytes_in: int, state: int, captured: int) -> dict:
-    unit = {"role": "primary", "bytes_in": bytes_in, "rows_in": bytes_in // 40, "captured_bytes": captured}
+    shard = {"role": "primary", "bytes_in": bytes_in, "rows_in": bytes_in // 40, "captured_bytes": captured}
     image = {"role": "backup", "bytes_in": 0, "rows_in": 0, "captured_bytes": 0, "state_bytes": 10**12}
     return {
-        "n0": {"units": {"counts-0": {**unit, "state_bytes": state}, "counts-1": image}},
-        "n1": {"units": {"counts-1": {**unit, "state_bytes": state}}},
+        "n0": {"shards": {"counts-0": {**shard, "state_bytes": state}, "counts-1": image}},
+        "n1": {"shards": {"counts-1": {**shard, "state_bytes": state}}},
     }
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.runtime import local, metrics
+from holdfast.runtime.client import local
+from holdfast.runtime.client.local import LocalNodes
 from holdfast.runtime.config import NodeConfig, load_cluster, make_config
-from holdfast.runtime.local import LocalNodes
-from holdfast.runtime.process import NodeProcess
-from holdfast.runtime.security import make_secret
+from holdfast.runtime.net.security import make_secret
+from holdfast.runtime.node import metrics
+from holdfast.runtime.node.process import NodeProcess
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 from support.far import far
 
 from holdfast.model import messages as m
-from holdfast.runtime.links import BULK, FAST, Link, Outgoing
-from holdfast.runtime.security import Security
-from holdfast.runtime.transport import GUEST, NODE, Caller, Guest, Server
+from holdfast.runtime.net.links import BULK, FAST, Link, Outgoing
+from holdfast.runtime.net.security import Security
+from holdfast.runtime.net.transport import GUEST, NODE, Caller, Guest, Server
 
 
 def quiet(what: str, peer: str, text: str) -> None:

@@ -11,8 +11,8 @@ from holdfast.model import messages as m
 from holdfast.model.block import Block
 from holdfast.model.messages import HandedPart, OutputPart, PreparedBatch
 from holdfast.model.record import Place, Record
-from holdfast.runtime import wire
-from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.net import wire
+from holdfast.runtime.net.rows import ArrowRows
 
 
 def some_rows(count: int = 3) -> ArrowRows:
@@ -51,7 +51,7 @@ def test_rows_of_blocks_and_captures_survive():
     assert len(data.blocks[1].rows) == 0
     capture = sent(
         m.Capture(
-            unit="u0", epoch=1, since=1, round=1, whole=True, start={}, to={}, watermarks={}, state=None,
+            shard="u0", epoch=1, since=1, round=1, whole=True, start={}, to={}, watermarks={}, state=None,
             outputs={"u0.0": OutputPart(0, 4, 0, (block,), {})},
             handed={"s0>u0": HandedPart(0, -1, (), (PreparedBatch(0, 1, 1, some_rows(), 5),))},
         )

@@ -96,12 +96,12 @@ def test_whoever_opens_the_ledger_later_is_the_only_one_who_commits():
 
 
 def foreign(shape: Topology) -> Topology:
-    stages = tuple(StageSpec(id=s.id, units=s.units, query=s.query, foreign=True) for s in shape.stages)
-    return Topology(units=shape.units, stages=stages, readers=shape.readers)
+    stages = tuple(StageSpec(id=s.id, shards=s.shards, query=s.query, foreign=True) for s in shape.stages)
+    return Topology(shards=shape.shards, stages=stages, readers=shape.readers)
 
 
 def test_no_record_places_a_port_and_no_node_starts_it():
-    topology = foreign(layered(stages=1, units=2))
+    topology = foreign(layered(stages=1, shards=2))
     names = ("n0", "n1", "n2")
     record = first_record(topology, names)
     assert "s0" not in record.places
@@ -116,13 +116,13 @@ def test_no_record_places_a_port_and_no_node_starts_it():
 
 
 def test_a_node_refuses_an_older_driver_of_a_port_that_no_record_places():
-    topology = foreign(layered(stages=1, units=1))
+    topology = foreign(layered(stages=1, shards=1))
     record = first_record(topology, ("n0",))
     hand = NodeSide(SimpleNamespace(record=record, copies={}, seat="n0#1"))  # pyright: ignore[reportArgumentType]
 
     def seal(epoch: int) -> Any:
         ready = Ready()
-        hand.on_seal(f"s0@{epoch}", m.Seal(stage="s0", epoch=epoch, commit=commit(0), units={}), 0, ready)
+        hand.on_seal(f"s0@{epoch}", m.Seal(stage="s0", epoch=epoch, commit=commit(0), shards={}), 0, ready)
         return ready.send[0][1]
 
     assert isinstance(seal(7), m.Sealed)
@@ -190,7 +190,7 @@ def cluster(monkeypatch):
 
 @pytest.fixture
 def target(tmp_path):
-    plan = Plan(pipeline="p", query="q", topology=Topology(units=(), stages=(), readers=()), operators=(), stages=())
+    plan = Plan(pipeline="p", query="q", topology=Topology(shards=(), stages=(), readers=()), operators=(), stages=())
     run = Run(endpoints={}, secret_file="")
     return Target(run=run, directory=str(tmp_path), plan=plan, stage=StagePlan(id="p", kind="port"))
 

@@ -1,7 +1,7 @@
 """Whole and delta captures to the memory of the backup node, on a period (cooperative-ha §3.4, §7).
 
 Both also fire on a bound: when the input consumed since the last capture passes `retained_soft_max`, so that a
-window that never closes or a unit that is never idle cannot fill anybody's queue.
+window that never closes or a shard that is never idle cannot fill anybody's queue.
 """
 
 from __future__ import annotations

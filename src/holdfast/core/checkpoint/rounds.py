@@ -73,7 +73,7 @@ class Rounds:
 
     def _capture(self, copy: Copy, method: Method, *, whole: bool) -> Capture:
         return Capture(
-            unit=copy.id,
+            shard=copy.id,
             epoch=self.epoch,
             since=self.since,
             round=self.number,

@@ -9,12 +9,12 @@ from holdfast.core.election import Standing
 from holdfast.core.node import Node
 from holdfast.core.roles import State
 from holdfast.model.plan import to_micros
-from holdfast.runtime.metrics import Figures
-from holdfast.runtime.units import UnitOperator
+from holdfast.runtime.node.metrics import Figures
+from holdfast.runtime.node.operators import ShardOperator
 
 
 def unprotected(node: Node) -> list[str]:
-    """Units and ledgers without a second copy."""
+    """Shards and ledgers without a second copy."""
     places = node.record.places.items()
     return [asset for asset, p in places if not p.is_stage and p.primary is not None and p.backup is None]
 
@@ -42,7 +42,7 @@ def status(node: Node) -> dict[str, Any]:
             }
             for asset, p in record.places.items()
         },
-        "units": {unit: _unit(node, unit) for unit in node.host.copies},
+        "shards": {shard: _shard(node, shard) for shard in node.host.copies},
         "stages": dict(node.stages),
         "ledgers": {
             ledger.stage: {
@@ -55,12 +55,12 @@ def status(node: Node) -> dict[str, Any]:
     }
 
 
-def _unit(node: Node, unit: str) -> dict[str, Any]:
-    copy = node.host.copies[unit]
-    place = node.record.places[unit]
+def _shard(node: Node, shard: str) -> dict[str, Any]:
+    copy = node.host.copies[shard]
+    place = node.record.places[shard]
     op = copy.op
     return {
-        "role": node.host.states.get(unit, State.ABSENT).value,
+        "role": node.host.states.get(shard, State.ABSENT).value,
         "epoch": place.epoch,
         "failed": copy.failed,
         "watermark_us": to_micros(copy.watermark),
@@ -71,9 +71,9 @@ def _unit(node: Node, unit: str) -> dict[str, Any]:
             q.edge: {"next": q.next, "trimmed": q.trimmed, "spilled": q.spilled, "acks": dict(q.acks)}
             for q in copy.outputs
         },
-        "state_bytes": op.op.state_bytes() if isinstance(op, UnitOperator) else 0,
-        **(asdict(op.figures) if isinstance(op, UnitOperator) else {}),
-        "capture_period_ms": node.host.config_of(unit).capture_period_ns / 1e6,
+        "state_bytes": op.op.state_bytes() if isinstance(op, ShardOperator) else 0,
+        **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
+        "capture_period_ms": node.host.config_of(shard).capture_period_ns / 1e6,
     }
 
 
@@ -99,24 +99,24 @@ def figures(node: Node) -> Figures:
         ("members", (), len(node.record.members)),
         ("coordinator", (), float(node.election.standing is Standing.COORDINATOR)),
         ("unprotected", (), len(unprotected(node))),
-        ("failed_units", (), sum(1 for copy in node.host.copies.values() if copy.failed)),
+        ("failed_shards", (), sum(1 for copy in node.host.copies.values() if copy.failed)),
     ]
     captures = captured_bytes = pastes = 0
-    for unit, copy in node.host.copies.items():
+    for shard, copy in node.host.copies.items():
         op = copy.op
-        role = node.host.states.get(unit, State.ABSENT).value
-        if isinstance(op, UnitOperator):
+        role = node.host.states.get(shard, State.ABSENT).value
+        if isinstance(op, ShardOperator):
             captures += op.figures.captures
             captured_bytes += op.figures.captured_bytes
             pastes += op.figures.pastes
-            found.append(("state_bytes", (unit, role), op.op.state_bytes()))
-        if unit not in node.host.primaries:
+            found.append(("state_bytes", (shard, role), op.op.state_bytes()))
+        if shard not in node.host.primaries:
             continue
-        if isinstance(op, UnitOperator):
-            found += [("rows_in", (unit,), op.figures.rows_in), ("rows_out", (unit,), op.figures.rows_out)]
+        if isinstance(op, ShardOperator):
+            found += [("rows_in", (shard,), op.figures.rows_in), ("rows_out", (shard,), op.figures.rows_out)]
         for i in copy.inputs:
-            found.append(("input_position", (unit, i.edge), i.position))
-            found.append(("input_waiting_rows", (unit, i.edge), sum(b.end - b.start for b in i.queue)))
+            found.append(("input_position", (shard, i.edge), i.position))
+            found.append(("input_waiting_rows", (shard, i.edge), sum(b.end - b.start for b in i.queue)))
         for q in copy.outputs:
             found.append(("queue_rows", (q.edge,), q.next - q.trimmed))
             found.append(("queue_spilled_rows", (q.edge,), q.spilled))

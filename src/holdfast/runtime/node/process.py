@@ -24,22 +24,22 @@ from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Edge, Name, name_of
 from holdfast.model.plan import Plan
 from holdfast.model.record import NO_RECORD, Record, first_record
-from holdfast.runtime.actions import Actions
-from holdfast.runtime.border import is_known
-from holdfast.runtime.children import Children
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
-from holdfast.runtime.disk import Journal, write_whole
-from holdfast.runtime.driver import MachineLoop
-from holdfast.runtime.events import EventLog
-from holdfast.runtime.lean import settle
-from holdfast.runtime.links import Link, host_port
-from holdfast.runtime.metrics import Figures
-from holdfast.runtime.pulse import Pulse
-from holdfast.runtime.security import Security, check_listen
-from holdfast.runtime.spill import SpillStore
-from holdfast.runtime.status import figures, waiting, waiting_text
-from holdfast.runtime.story import Story
-from holdfast.runtime.transport import NODE, Caller, Server
+from holdfast.runtime.disk.journal import Journal, write_whole
+from holdfast.runtime.disk.spill import SpillStore
+from holdfast.runtime.net.border import is_known
+from holdfast.runtime.net.links import Link, host_port
+from holdfast.runtime.net.security import Security, check_listen
+from holdfast.runtime.net.transport import NODE, Caller, Server
+from holdfast.runtime.node.actions import Actions
+from holdfast.runtime.node.children import Children
+from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.lean import settle
+from holdfast.runtime.node.loop import MachineLoop
+from holdfast.runtime.node.metrics import Figures
+from holdfast.runtime.node.pulse import Pulse
+from holdfast.runtime.node.status import figures, waiting, waiting_text
+from holdfast.runtime.node.story import Story
 
 BROKEN = 70
 SPILL_RETRY_S = 2.0
@@ -100,7 +100,7 @@ class NodeProcess:
 
     def start(self) -> None:
         if self.config.metrics_port >= 0:
-            from holdfast.runtime import metrics
+            from holdfast.runtime.node import metrics
 
             port, self._stop_metrics = metrics.serve(self.name, self.config.metrics_port, self.figures)
             self.events.write("metrics", f"Metrics at http://127.0.0.1:{port}/metrics.", port=port)
@@ -159,8 +159,8 @@ class NodeProcess:
         write_whole(path, plan.query.encode())
 
     def _deploy(self, plan: Plan) -> None:
-        from holdfast.runtime.units import Factory
-        from holdfast.runtime.warm import is_cold, warm
+        from holdfast.runtime.node.operators import Factory
+        from holdfast.runtime.node.warm import is_cold, warm
 
         began = time.monotonic()
         if is_cold(plan):
@@ -330,7 +330,7 @@ class NodeProcess:
         if node.record is self.record:
             return
         self.record = node.record
-        self.story.sat = {unit: node.record.places[unit].primary for unit in node.topology.unit}
+        self.story.sat = {shard: node.record.places[shard].primary for shard in node.topology.shard}
         push = m.Push(record=node.record)
         for address, guest in list(self.server.guests.items()):
             guest.send(address, push)
@@ -384,10 +384,10 @@ class NodeProcess:
 
     def _spillable(self, edge: Edge, to: int) -> list[Block]:
         """Blocks of an edge before a position, asked of the loop."""
-        unit = edge.rpartition(".")[0]
+        shard = edge.rpartition(".")[0]
 
         def find(node: Node, now_ns: int) -> list[Block]:
-            copy = node.host.copies.get(unit)
+            copy = node.host.copies.get(shard)
             queues = copy.outputs if copy else []
             return [block for q in queues if q.edge == edge for block in q.blocks if block.end <= to]
 

@@ -21,7 +21,7 @@ from holdfast.core.ready import TICK, Effect, Note, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
-from holdfast.runtime.links import key_of
+from holdfast.runtime.net.links import key_of
 
 T = TypeVar("T")
 

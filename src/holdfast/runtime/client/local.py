@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DAMAGED, ConfigError, HoldfastError
-from holdfast.runtime import leash
-from holdfast.runtime.security import Security, make_secret
-from holdfast.runtime.transport import Caller
+from holdfast.runtime.net.security import Security, make_secret
+from holdfast.runtime.net.transport import Caller
+from holdfast.runtime.node import leash
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0

@@ -14,7 +14,7 @@ from holdfast.core.election import Standing
 from holdfast.core.node import Node
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
-from holdfast.runtime.driver import MachineLoop
+from holdfast.runtime.node.loop import MachineLoop
 
 
 class Pulse:

@@ -21,8 +21,8 @@ import pyarrow.flight as flight
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Consumer, Edge, Name, name_of
-from holdfast.runtime import wire
-from holdfast.runtime.links import (
+from holdfast.runtime.net import wire
+from holdfast.runtime.net.links import (
     CHANNEL,
     FAST,
     KNOCK,
@@ -34,7 +34,7 @@ from holdfast.runtime.links import (
     first_line,
     lane_of,
 )
-from holdfast.runtime.security import ADDRESS, KIND, Security
+from holdfast.runtime.net.security import ADDRESS, KIND, Security
 
 NODE, GUEST = "node", "guest"
 #: do_action bodies and answers are small; anything larger is a mistake.

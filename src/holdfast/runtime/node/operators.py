@@ -1,11 +1,11 @@
 """Operators of the state engine as the core wants them: rows of an edge in, rows for every output edge out.
 
-A unit is one shard of an operator. Port 0 of it carries everything that it emits; the further ports carry the same
+Port 0 of it carries everything that it emits; the further ports carry the same
 rows, cut by key for the shards of the operators that consume it directly.
 
 A step is all or nothing as far as an operator can promise it: a batch that cannot be taken leaves the state as it
 was. If closing windows fails after the rows went in, the state is `torn`: it belongs to no position and must not be
-captured. The unit then stands still, and its backup has everything up to the last good position.
+captured. The shard then stands still, and its backup has everything up to the last good position.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pyarrow as pa
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError
 from holdfast.model.ids import Edge
 from holdfast.model.plan import OperatorPlan, Plan, operator_of, to_micros
-from holdfast.model.topology import UnitSpec
+from holdfast.model.topology import ShardSpec
 from holdfast.operators import LEFT, RIGHT, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
 from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
-from holdfast.runtime.rows import ArrowRows, batches_of
+from holdfast.runtime.net.rows import ArrowRows, batches_of
+from holdfast.runtime.net.wire import OperatorState
 from holdfast.runtime.shards import cut
-from holdfast.runtime.wire import OperatorState
 
 #: Column of partial aggregates that says in which pane a row belongs.
 PANE = "pane_start"
@@ -47,15 +47,15 @@ def read_schema(raw: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(raw))
 
 
-def operator_name(unit: str) -> str:
-    """The operator of a unit; one without a shard number is an operator of its own."""
-    return operator_of(unit) or unit
+def operator_name(shard: str) -> str:
+    """The operator of a shard; one without a shard number is an operator of its own."""
+    return operator_of(shard) or shard
 
 
-class UnitOperator:
+class ShardOperator:
     """One shard of an operator, as `core.operator.Operator`."""
 
-    def __init__(self, spec: UnitSpec, plan: Plan, config: StateConfig) -> None:
+    def __init__(self, spec: ShardSpec, plan: Plan, config: StateConfig) -> None:
         self.plan = plan.operator(operator_name(spec.id))
         self.op = build(self.plan, config)
         self.figures = Figures()
@@ -186,7 +186,7 @@ class UnitOperator:
 
 
 def _named(operator: str, error: Exception) -> HoldfastError:
-    """Any error of an operator as one of ours, so that the unit stands still and the node goes on."""
+    """Any error of an operator as one of ours, so that the shard stands still and the node goes on."""
     return error if isinstance(error, HoldfastError) else StateError(f"{operator}: cannot go on", detail=repr(error))
 
 
@@ -220,5 +220,5 @@ class Factory:
         self.plan = plan
         self.config = StateConfig(page_bytes=page_bytes, limit_bytes=limit_bytes, clock=time.monotonic_ns)
 
-    def __call__(self, spec: UnitSpec) -> UnitOperator:
-        return UnitOperator(spec, self.plan, self.config)
+    def __call__(self, spec: ShardSpec) -> ShardOperator:
+        return ShardOperator(spec, self.plan, self.config)

@@ -23,8 +23,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError, exit_code, one_line
 from holdfast.runtime.config import NodeConfig, load_config, make_config
-from holdfast.runtime.lean import be_lean
-from holdfast.runtime.process import NodeProcess
+from holdfast.runtime.node.lean import be_lean
+from holdfast.runtime.node.process import NodeProcess
 
 
 def _arguments(argv: list[str] | None) -> tuple[NodeConfig, bool]:

@@ -23,8 +23,8 @@ import pyarrow.flight as flight
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
-from holdfast.runtime import wire
-from holdfast.runtime.security import Security
+from holdfast.runtime.net import wire
+from holdfast.runtime.net.security import Security
 
 QUEUE_MAX = 4_096
 BACKOFF_MIN_S, BACKOFF_MAX_S, REFUSED_S = 0.05, 0.5, 2.0
@@ -67,7 +67,7 @@ def key_of(target: Address, message: m.Message) -> object:
         case m.Deliver():
             return ("deliver", target, message.stage, message.epoch, message.batch, message.task, message.attempt)
         case m.Capture():
-            return ("capture", target, message.unit, message.epoch, message.round)
+            return ("capture", target, message.shard, message.epoch, message.round)
         case m.Prepare() | m.LedgerWrite() | m.LedgerOpen() | m.Seal():
             return (type(message), target, message.stage, message.epoch)
         case m.Subscribe():

@@ -1,6 +1,6 @@
 """`run --sla`: measure, prescribe per operator, say so in one sentence, apply it; and again when the workload changes.
 
-Of the strategies that the prescriber knows, nodes can run one today: images of every unit in the memory of other nodes
+Of the strategies that the prescriber knows, nodes can run one today: images of every shard in the memory of other nodes
 (`cooperative`), with the capture interval as its setting. So a decision is an interval per operator; the sentence also
 says which strategy would win if all could be run. A new interval is applied only when it differs by `CHANGE` or more
 and has done so for `hold_s`: a workload that wobbles changes nothing. What cannot be decided or applied is told once
@@ -20,7 +20,7 @@ from holdfast.prescriber import Scenario, prescribe
 from holdfast.prescriber.decide import Decider
 from holdfast.prescriber.scenario import COPIES_MAX
 from holdfast.prescriber.units import show_duration, show_fraction
-from holdfast.runtime.measured import Measured, Sample, compare, take_samples
+from holdfast.runtime.client.measured import Measured, Sample, compare, take_samples
 
 #: Strategies that nodes can run today.
 RUNNABLE = frozenset({"cooperative"})

@@ -14,15 +14,15 @@ def is_known(message: m.Message, node: Node) -> bool:
     if isinstance(message, m.Subscribe | m.Data):
         return message.edge in topology.consumers
     if isinstance(message, m.Capture | m.Pasted):
-        return message.unit in topology.unit
+        return message.shard in topology.shard
     if isinstance(message, m.Deliver):
         return message.stage in topology.stage and all(edge in topology.producer for edge in message.parts)
     if isinstance(message, m.Prepare | m.Seal):
-        return message.stage in topology.stage and all(unit in topology.unit for unit in message.units)
+        return message.stage in topology.stage and all(shard in topology.shard for shard in message.shards)
     if isinstance(message, m.LedgerOpen | m.LedgerWrite):
-        return message.stage in topology.stage and bool(topology.stage[message.stage].units)
+        return message.stage in topology.stage and bool(topology.stage[message.stage].shards)
     if isinstance(message, m.LedgerCopy | m.LedgerCopied):
         return message.ledger in node.ledgers
     if isinstance(message, m.Push | m.Append):
-        return all(unit in message.record.places for unit in topology.unit)
+        return all(shard in message.record.places for shard in topology.shard)
     return type(message) in node.handlers

@@ -1,6 +1,6 @@
 """What a running pipeline measures of itself, in the prescriber's terms: `prescribe --from RUN` and `run --sla`.
 
-Per operator: the window (from the plan), the input rate (from what its units have counted between two looks), how much
+Per operator: the window (from the plan), the input rate (from what its shards have counted between two looks), how much
 of its state is rewritten, and the size of its state now; and for all of them the mean time between failures, from the
 event log. With few failures seen the log says little, so one failure at the prior's mean time is counted in: the
 estimate starts at the prior and moves to what was seen.
@@ -54,13 +54,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take_samples(answers: Iterable[dict[str, Any]], now: float) -> dict[str, Sample]:
-    """Sum what every node says of the units that run on it."""
+    """Sum what every node says of the shards that run on it."""
     found: dict[str, list[int]] = {}
     for answer in answers:
-        for unit, told in answer.get("units", {}).items():
+        for shard, told in answer.get("shards", {}).items():
             if told["role"] not in ("primary", "yielding"):
                 continue
-            sums = found.setdefault(operator_of(unit) or unit, [0, 0, 0, 0])
+            sums = found.setdefault(operator_of(shard) or shard, [0, 0, 0, 0])
             for i, name in enumerate(("bytes_in", "rows_in", "captured_bytes", "state_bytes")):
                 sums[i] += told.get(name, 0)
     return {operator: Sample(now, *sums) for operator, sums in found.items()}

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.runtime.wire import PROTOCOL
+from holdfast.runtime.net.wire import PROTOCOL
 
 TOKEN, VERSION, ADDRESS, KIND = "holdfast-token", "holdfast-version", "holdfast-address", "holdfast-kind"
 SECRET_BYTES_MIN = 16

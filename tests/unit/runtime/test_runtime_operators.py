@@ -11,28 +11,28 @@ from holdfast.core.copy import Copy
 from holdfast.errors import InputError
 from holdfast.model.block import WATERMARK_MAX, batch_block
 from holdfast.model.config import Config
-from holdfast.model.plan import InputPlan, OperatorPlan, Plan, to_core, unit_id
-from holdfast.model.topology import Topology, UnitSpec
+from holdfast.model.plan import InputPlan, OperatorPlan, Plan, shard_id, to_core
+from holdfast.model.topology import ShardSpec, Topology
 from holdfast.operators import Capture, StateConfig
 from holdfast.operators.build import build
-from holdfast.runtime.rows import ArrowRows
-from holdfast.runtime.units import UnitOperator
-from holdfast.runtime.warm import warm
-from holdfast.runtime.wire import OperatorState
+from holdfast.runtime.net.rows import ArrowRows
+from holdfast.runtime.net.wire import OperatorState
+from holdfast.runtime.node.operators import ShardOperator
+from holdfast.runtime.node.warm import warm
 
 STATE = StateConfig(page_bytes=4096, limit_bytes=1 << 24)
 
 
-def make(unit: str = "u0", plan: Plan | None = None) -> UnitOperator:
+def make(shard: str = "u0", plan: Plan | None = None) -> ShardOperator:
     plan = plan or layered_plan()
-    return UnitOperator(plan.topology.unit[unit], plan, STATE)
+    return ShardOperator(plan.topology.shard[shard], plan, STATE)
 
 
 def wired(state: OperatorState) -> OperatorState:
     return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
 
 
-def feed(op: UnitOperator, start: int, end: int, watermark: int) -> tuple:
+def feed(op: ShardOperator, start: int, end: int, watermark: int) -> tuple:
     return op.step("s0>u0", ArrowRows([rows(start, end, 1000)]), watermark)
 
 
@@ -100,9 +100,9 @@ def test_event_time_of_an_aggregates_output_is_the_last_moment_of_its_window():
     assert table.schema.equals(pa.ipc.read_schema(pa.py_buffer(plan.operator("v0").output)))
 
 
-def test_a_batch_with_another_schema_stops_its_unit_and_nothing_else():
+def test_a_batch_with_another_schema_stops_its_shard_and_nothing_else():
     plan = layered_plan()
-    spec = plan.topology.unit["u0"]
+    spec = plan.topology.shard["u0"]
     copy = Copy(spec, plan.topology, make("u0", plan), Config(), based=True)
     inbox = copy.inboxes["s0>u0"]
     good = ArrowRows([rows(0, 50, 1000)])
@@ -143,9 +143,9 @@ def join_plan(shards: int = 2) -> Plan:
     schema = build(OperatorPlan(name="pairs", output=b"", **kind), STATE).output_schema
     feeds = (("sums", 0, 2, ("a",)),)
     operator = OperatorPlan(name="pairs", output=schema.serialize().to_pybytes(), feeds=feeds, **kind)
-    units = tuple(
-        UnitSpec(
-            id=unit_id("pairs", i),
+    shards = tuple(
+        ShardSpec(
+            id=shard_id("pairs", i),
             inputs=(f"l>pairs-{i}", f"r>pairs-{i}"),
             outputs=tuple(f"pairs-{i}.{p}" for p in range(3)),
         )
@@ -153,10 +153,10 @@ def join_plan(shards: int = 2) -> Plan:
     )
     from holdfast.model.topology import StageSpec
 
-    ids = tuple(u.id for u in units)
-    stages = tuple(StageSpec(id=s, units=ids, query=s) for s in "lr")
+    ids = tuple(u.id for u in shards)
+    stages = tuple(StageSpec(id=s, shards=ids, query=s) for s in "lr")
     return Plan(
-        pipeline="join", query="q", topology=Topology(units=units, stages=stages, readers=()), operators=(operator,),
+        pipeline="join", query="q", topology=Topology(shards=shards, stages=stages, readers=()), operators=(operator,),
         stages=(),
     )  # fmt: skip
 
@@ -168,8 +168,8 @@ def times(schema_type: pa.DataType, *values: int) -> pa.Array:
 def test_a_join_emits_before_the_watermark_moves_and_promises_less():
     plan = join_plan()
     time_type = pa.timestamp("us", tz="UTC")
-    spec = plan.topology.unit["pairs-0"]
-    copy = Copy(spec, plan.topology, UnitOperator(spec, plan, STATE), Config(), based=True)
+    spec = plan.topology.shard["pairs-0"]
+    copy = Copy(spec, plan.topology, ShardOperator(spec, plan, STATE), Config(), based=True)
     left = pa.record_batch([times(time_type, 10, 20), pa.array([1, 2])], names=["lt", "a"])
     right = pa.record_batch([times(time_type, 15, 25), pa.array([1, 2]), pa.array(["p", "q"])], names=["rt", "b", "x"])
     mark = to_core(5)

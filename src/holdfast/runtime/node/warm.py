@@ -3,8 +3,8 @@
 `operators.warm_up` does it for everything there is; a node needs only what its plan uses, in a fraction of the time
 and memory. Tiny operators of the plan's own kinds, keys and aggregates go through all that an operator does.
 
-`python -m holdfast.runtime.warm plan.json` does it once for a machine: what is compiled stays on disk, and the nodes
-that start afterwards only load it. Without that, the first node compiles and the others wait for it.
+`python -m holdfast.runtime.node.warm plan.json` does it once for a machine: what is compiled stays on disk, and the
+nodes that start afterwards only load it. Without that, the first node compiles and the others wait for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import xxhash
 from holdfast.kernelcache import directory
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import OperatorPlan, Plan
-from holdfast.model.topology import UnitSpec
+from holdfast.model.topology import ShardSpec
 from holdfast.operators import Capture, StateConfig
-from holdfast.runtime.rows import ArrowRows
-from holdfast.runtime.units import PANE, UnitOperator, operator_name, read_schema
-from holdfast.runtime.wire import OperatorState
+from holdfast.runtime.net.rows import ArrowRows
+from holdfast.runtime.net.wire import OperatorState
+from holdfast.runtime.node.operators import PANE, ShardOperator, operator_name, read_schema
 
 _CONFIG = StateConfig(page_bytes=65536, limit_bytes=1 << 26)
 
@@ -42,7 +42,7 @@ def warm(plan: Plan) -> int:
     """How many kinds of operators were warmed."""
     seen: set[str] = set()
     with _one_at_a_time(plan):
-        for spec in plan.topology.units:
+        for spec in plan.topology.shards:
             operator = plan.operator(operator_name(spec.id))
             if operator.name not in seen:
                 seen.add(operator.name)
@@ -68,8 +68,8 @@ def _shape(plan: Plan) -> str:
     return xxhash.xxh3_64_hexdigest(b"".join(shapes))
 
 
-def _use(spec: UnitSpec, plan: Plan, operator: OperatorPlan) -> None:
-    primary, image = UnitOperator(spec, plan, _CONFIG), UnitOperator(spec, plan, _CONFIG)
+def _use(spec: ShardSpec, plan: Plan, operator: OperatorPlan) -> None:
+    primary, image = ShardOperator(spec, plan, _CONFIG), ShardOperator(spec, plan, _CONFIG)
     for turn in range(2):
         for edge, index in primary._inputs.items():
             schema = read_schema(operator.inputs[index].schema)

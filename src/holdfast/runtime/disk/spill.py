@@ -2,7 +2,7 @@
 
 The core says how far an edge counts as spilled; this writes the rows of those blocks into a segment file and lets go
 of the memory. A segment is deleted when everything in it was trimmed; whoever still reads from it keeps it open.
-A full disk is reported to the core, which then makes units wait before memory runs out, and tried again until it
+A full disk is reported to the core, which then makes shards wait before memory runs out, and tried again until it
 takes the rows.
 """
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.core.ready import Spill
 from holdfast.model.block import Block
 from holdfast.model.ids import Edge
-from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.net.rows import ArrowRows
 
 #: A segment is appended to until it is so large: each one costs an open file.
 SEGMENT_BYTES = 64 << 20

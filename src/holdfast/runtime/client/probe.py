@@ -20,9 +20,9 @@ from holdfast.model.ids import Edge
 from holdfast.model.plan import Plan, edges_of
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
-from holdfast.runtime.driver import MachineLoop
-from holdfast.runtime.security import Security
-from holdfast.runtime.transport import Peer
+from holdfast.runtime.net.security import Security
+from holdfast.runtime.net.transport import Peer
+from holdfast.runtime.node.loop import MachineLoop
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
@@ -64,9 +64,9 @@ class Probe:
             found = msgspec.msgpack.decode(self._peer.caller.call_raw(name, "record"), type=Record)
             if record is None or found.version > record.version:
                 record = found
-            for unit in answer["units"].values():
-                if unit["role"] == "primary":
-                    start |= {edge: queue["next"] for edge, queue in unit["outputs"].items() if edge in edges}
+            for shard in answer["shards"].values():
+                if shard["role"] == "primary":
+                    start |= {edge: queue["next"] for edge, queue in shard["outputs"].items() if edge in edges}
         assert record is not None
         return record, start
 

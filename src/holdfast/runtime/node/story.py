@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from holdfast.core.ready import Note
 from holdfast.model.ids import Name, Seat, name_of
-from holdfast.runtime.events import EventLog
+from holdfast.runtime.node.events import EventLog
 
 #: note -> (at most once in so many seconds, event, text with {1}, {2}, … for the note's fields).
 _TOLD: dict[str, tuple[float, str, str]] = {
@@ -23,15 +23,15 @@ _TOLD: dict[str, tuple[float, str, str]] = {
     "spared": (5, "spared", "{2} seems gone, but it may hold the last copy of something: it stays for now."),
     "campaign": (0, "campaign", "{1} stands for coordinator in term {2}."),
     "elected": (0, "elected", "{1} is coordinator of term {2}."),
-    "degraded": (5, "degraded", "Only one node is left: {3} units and ledgers have no second copy."),
+    "degraded": (5, "degraded", "Only one node is left: {3} shards and ledgers have no second copy."),
     "lost": (0, "lost", "Every copy of {1} is gone: its stage stands still."),
     "joining": (0, "joining", "{2} begins to back up {1}."),
     "demoted": (0, "demoted", "{2} has handed {1} over."),
     "dropped": (0, "dropped", "{2} no longer holds {1}."),
-    "failed": (0, "unit-failed", "{3}"),
+    "failed": (0, "shard-failed", "{3}"),
     "paste-failed": (5, "paste-failed", "{2} cannot take a capture of {1}: {3}"),
     "misfit": (5, "misfit", "{2} needs a whole capture of {1}."),
-    "refused": (1, "fenced", "{1} refused rows of {2} at epoch {3}: the unit is at epoch {4}."),
+    "refused": (1, "fenced", "{1} refused rows of {2} at epoch {3}: the shard is at epoch {4}."),
     "fenced": (1, "fenced", "{1} refused consumer {3} at epoch {4}: it is at epoch {5}."),
     "stale-capture": (1, "fenced", "{2} refused a capture of {1} at epoch {3}."),
     "lapsed": (0, "lease-lapsed", "Reader {3} of {2} was silent too long; its rows are given up."),
@@ -51,7 +51,7 @@ class Story:
         self.counts: Counter[str] = Counter()
         self.gap_s = 0.0
         self.rows_emitted = 0
-        #: Where each unit sat before: to say how long its old node was silent when it was promoted.
+        #: Where each shard sat before: to say how long its old node was silent when it was promoted.
         self.sat: dict[str, Seat | None] = {}
         self._captures = [0, 0, 0]
         self._captures_told = time.monotonic()
@@ -93,13 +93,13 @@ class Story:
             self._captures, self._captures_told = [0, 0, 0], now
 
     def _on_promoted(self, note: Note) -> None:
-        _, unit, seat, epoch, positions = note
-        before = self.sat.get(unit)
+        _, shard, seat, epoch, positions = note
+        before = self.sat.get(shard)
         if epoch == 1 and before in (None, seat):
             return  # the start of the pipeline
         silent_s = self._silent_for_s(name_of(before)) if before and before != seat else None
-        text = f"{seat} takes over {unit} at epoch {epoch}"
-        fields = {"unit": unit, "epoch": epoch, "positions": positions}
+        text = f"{seat} takes over {shard} at epoch {epoch}"
+        fields = {"shard": shard, "epoch": epoch, "positions": positions}
         if silent_s is not None:
             self.gap_s += silent_s
             self._events.write(

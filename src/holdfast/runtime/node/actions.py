@@ -5,7 +5,7 @@ status    what it runs and holds             finish             stages read to t
 record    the placement record               stop               end this node ({"all": true}: every one)
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the diary from there on   config             the core's settings, for drivers and readers
-tune      {operator, capture_period_ms}: how often its units are captured
+tune      {operator, capture_period_ms}: how often its shards are captured
 leave     {consumer, edges}: a reader lets go of its lease
 """
 
@@ -27,14 +27,14 @@ from holdfast.core.ready import Left, Tuned
 from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
-from holdfast.model.plan import Plan, unit_id
+from holdfast.model.plan import Plan, shard_id
 from holdfast.runtime.config import read_plan
-from holdfast.runtime.disk import write_whole
-from holdfast.runtime.rows import batches_of
-from holdfast.runtime.status import status
+from holdfast.runtime.disk.journal import write_whole
+from holdfast.runtime.net.rows import batches_of
+from holdfast.runtime.node.status import status
 
 if TYPE_CHECKING:
-    from holdfast.runtime.process import NodeProcess
+    from holdfast.runtime.node.process import NodeProcess
 
 #: How often a fetch looks whether the rows have been made.
 LOOK_S = 0.005
@@ -127,15 +127,15 @@ class Actions:
         return {"told": [self.process.name, *self._forward("finish", body)]}
 
     def tune(self, body: dict) -> dict:
-        """Capture an operator's units so often from now on, on every node."""
+        """Capture an operator's shards so often from now on, on every node."""
         operator, period_ms = str(body["operator"]), float(body["capture_period_ms"])
         plan = self.process.plan
         if plan is None or operator not in [o.name for o in plan.operators]:
             raise InputError(f"no operator is named {operator!r}")
         if not 1.0 <= period_ms <= 3_600_000.0:
             raise InputError("a capture period must lie between 1 ms and an hour", detail=f"It is {period_ms} ms.")
-        units = tuple(unit_id(operator, shard) for shard in range(plan.operator(operator).shards))
-        self.process.post(Tuned(units, int(period_ms * 1e6)))
+        shards = tuple(shard_id(operator, i) for i in range(plan.operator(operator).shards))
+        self.process.post(Tuned(shards, int(period_ms * 1e6)))
         return {"told": [self.process.name, *self._forward("tune", body)]}
 
     def leave(self, body: dict) -> dict:
@@ -197,8 +197,8 @@ class Actions:
     # --- rows
 
     def fetch(self, ticket: dict) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Rows of [start, end) of an edge, from the queue as they are. Waits until the unit has made them."""
-        from holdfast.runtime.units import operator_name, read_schema
+        """Rows of [start, end) of an edge, from the queue as they are. Waits until the shard has made them."""
+        from holdfast.runtime.node.operators import operator_name, read_schema
 
         process = self.process
         edge, start, end = str(ticket["edge"]), int(ticket["start"]), int(ticket["end"])
@@ -207,10 +207,10 @@ class Actions:
             raise InputError(f"not here: {process.name} knows no edge {edge!r}")
         if ticket.get("query") and ticket["query"] != process.plan.query:
             raise PeerError(f"foreign: {process.name} runs {process.plan.query}", detail=f"Not {ticket['query']}.")
-        unit = process.plan.topology.producer[edge]
-        schema = read_schema(process.plan.operator(operator_name(unit)).output)
+        shard = process.plan.topology.producer[edge]
+        schema = read_schema(process.plan.operator(operator_name(shard)).output)
         while True:
-            found = self._ask(lambda node, now_ns: _blocks(node, unit, edge, start, end, ticket, now_ns))
+            found = self._ask(lambda node, now_ns: _blocks(node, shard, edge, start, end, ticket, now_ns))
             if found is not None:
                 batches = (batch for block in found for batch in batches_of(block.rows))
                 return schema, batches
@@ -221,16 +221,16 @@ class Actions:
             time.sleep(LOOK_S)
 
 
-def _blocks(node: Node, unit: str, edge: str, start: int, end: int, ticket: dict, now_ns: int) -> list[Block] | None:
+def _blocks(node: Node, shard: str, edge: str, start: int, end: int, ticket: dict, now_ns: int) -> list[Block] | None:
     """On the loop's thread: the blocks, None if some are still to come, or an error that says where to turn."""
     consumer, epoch = str(ticket.get("consumer", "")), int(ticket.get("epoch", 0))
     place = node.record.places.get(consumer)
     if place is not None and epoch < place.epoch:
         raise PeerError(f"fenced: {consumer} is at epoch {place.epoch}", detail=f"This one is at {epoch}.")
-    primary = node.host.primaries.get(unit)
+    primary = node.host.primaries.get(shard)
     if primary is None:
-        where = node.record.places[unit].primary if unit in node.record.places else None
-        raise PeerError(f"not here: {unit} runs on {where}", detail=f"Asked {node.seat} for {edge}.")
+        where = node.record.places[shard].primary if shard in node.record.places else None
+        raise PeerError(f"not here: {shard} runs on {where}", detail=f"Asked {node.seat} for {edge}.")
     # a guest that fetches is there: what it has yet to fetch must not lapse meanwhile
     for queue in (q for p in node.host.primaries.values() for q in p.copy.outputs if consumer in q.leases):
         queue.lease(consumer, now_ns + primary.config.lease_ns)

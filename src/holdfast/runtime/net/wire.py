@@ -17,13 +17,13 @@ from holdfast.errors import InputError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
 from holdfast.model.messages import AnyMessage, Message
-from holdfast.runtime.rows import ArrowRows
+from holdfast.runtime.net.rows import ArrowRows
 
 if TYPE_CHECKING:
     from holdfast.operators.capture import Capture
 
 #: Raised whenever a message cannot be understood by a node of the version before.
-PROTOCOL = 2
+PROTOCOL = 3
 #: No frame may be larger: a length that was damaged must not make a node allocate without end.
 FRAME_BYTES_MAX = 1 << 30
 

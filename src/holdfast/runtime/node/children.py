@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
-from holdfast.runtime.events import EventLog
+from holdfast.runtime.node.events import EventLog
 
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0

@@ -25,7 +25,7 @@ KINDS = frozenset(
     (
         # failures and what follows
         "suspicion", "unreachable", "dismissed", "no-quorum", "spared", "promotion", "joining", "demoted", "dropped",
-        "stable", "degraded", "lost", "unit-failed", "paste-failed", "misfit", "lease-lapsed", "trimmed", "broken",
+        "stable", "degraded", "lost", "shard-failed", "paste-failed", "misfit", "lease-lapsed", "trimmed", "broken",
         # who decides
         "campaign", "elected", "record",
         # what was refused
