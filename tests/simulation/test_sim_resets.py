@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.model.notes import Promoted
 from holdfast.model.topology import layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup, Simulation
@@ -24,7 +25,7 @@ def promoted_after_ms(victim: str, *, resets: bool, seed: int) -> float:
     seen: list[float] = []
 
     def watch(at_ns: int, source: str, notes: list) -> None:
-        seen.extend(at_ns / 1e6 for note in notes if note[0] == "promoted" and note[3] > 1)
+        seen.extend(at_ns / 1e6 for note in notes if isinstance(note, Promoted) and note.epoch > 1)
 
     run.world.notices.append(watch)
     outcome = run.run()

@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import Enum
 
 from holdfast.core.ready import Ready
+from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Name
 from holdfast.model.messages import Append, Appended, Beat, Pull, RequestVote, Vote
@@ -148,7 +149,7 @@ class Election:
         self.votes = {self.name: None}
         self.heard_ns = now_ns
         self.patience_ns = self.config.election_ns // 2 + jitter_ns
-        ready.notes.append(("campaign", self.name, self.term))
+        ready.notes.append(notes.Campaign(self.name, self.term))
         for peer in self._peers():
             ready.send.append((peer, RequestVote(term=self.term, record_rank=self.accepted.rank)))
         self._count_votes(now_ns, ready)
@@ -179,7 +180,7 @@ class Election:
             return
         self._turn(Trigger.MAJORITY)
         self.coordinator = self.name
-        ready.notes.append(("elected", self.name, self.term))
+        ready.notes.append(notes.Elected(self.name, self.term))
         mine = self.accepted
         self.propose(mine.members, mine.places, mine.draining, now_ns, ready)
 
@@ -209,7 +210,7 @@ class Election:
     def _decide(self, record: Record, ready: Ready) -> None:
         self.commit = record.version
         self.decided = record
-        ready.notes.append(("decided", self.name, record.version, record.term))
+        ready.notes.append(notes.Decided(self.name, record.version, record.term))
 
     def _beat(self, now_ns: int, ready: Ready) -> None:
         self.sent_ns = now_ns

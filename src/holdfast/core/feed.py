@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.ready import Ready
 from holdfast.logs.output_queue import OutputQueue
+from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Consumer, Edge
 from holdfast.model.messages import Data, Subscribe
@@ -75,7 +76,7 @@ class Feed:
     def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
         """The blocks that continue what is here. A hole asks again; a fenced producer is refused."""
         if message.epoch < self.producer_epoch:
-            ready.notes.append(("refused", self.consumer, self.edge, message.epoch, self.producer_epoch))
+            ready.notes.append(notes.Refused(self.consumer, self.edge, message.epoch, self.producer_epoch))
             return []
         self.producer_epoch = message.epoch
         self.heard_ns = now_ns
@@ -88,8 +89,7 @@ class Feed:
                 self.subscribe(source, now_ns, ready)
                 break
         for block in taken:
-            where = (self.consumer, self.edge, block.start, block.end)
-            ready.notes.append(("accepted", *where, message.epoch, block, self.epoch))
+            ready.notes.append(notes.Accepted(self.consumer, self.edge, message.epoch, block, self.epoch))
         if self.next - self.asked >= self.credit_max // 2:
             self.subscribe(source, now_ns, ready)
         return taken

@@ -12,6 +12,7 @@ from __future__ import annotations
 from holdfast.core.copy import Copy
 from holdfast.core.host import Host
 from holdfast.core.ready import Ready
+from holdfast.model import notes
 from holdfast.model.ids import Address, Asset, stage_edge
 from holdfast.model.messages import CommitRecord, Deliver, Delivered, Prepare, Prepared, Refused, Seal, Sealed
 
@@ -26,7 +27,7 @@ class HandOver:
 
     def _refuse(self, source: Address, message: Deliver | Prepare | Seal, reason: str, ready: Ready) -> None:
         batch = message.commit.batch if isinstance(message, Seal) else message.batch
-        ready.notes.append(("turned-away", message.stage, message.epoch, batch, self.host.seat, reason))
+        ready.notes.append(notes.TurnedAway(message.stage, message.epoch, batch, self.host.seat, reason))
         ready.send.append(
             (
                 source,
@@ -67,7 +68,7 @@ class HandOver:
         for copy, edge in copies:
             inbox = copy.inboxes[edge]
             inbox.deliver(message.batch, message.epoch, message.task, message.attempt, message.parts[edge])
-        ready.notes.append(("delivered", message.stage, message.batch, self.host.seat, message.task, message.attempt))
+        ready.notes.append(notes.Delivered(message.stage, message.batch, self.host.seat, message.task, message.attempt))
         ready.send.append(
             (
                 source,
@@ -98,7 +99,7 @@ class HandOver:
             if not inbox.prepare(message.batch, message.epoch, message.attempt, message.accepted, message.watermark):
                 self._refuse(source, message, "rows are missing", ready)
                 return
-        ready.notes.append(("prepared", message.stage, message.batch, self.host.seat, message.epoch, message.attempt))
+        ready.notes.append(notes.Prepared(message.stage, message.batch, self.host.seat, message.epoch, message.attempt))
         ready.send.append(
             (
                 source,
@@ -140,7 +141,7 @@ class HandOver:
         block = copy.seal(edge, commit)
         if block is None:
             return
-        ready.notes.append(("sealed", copy.id, edge, self.host.seat, block))
+        ready.notes.append(notes.Sealed(copy.id, edge, self.host.seat, block))
         primary = self.host.primaries.get(copy.id)
         if primary is not None:
             primary.pump(now_ns, ready)

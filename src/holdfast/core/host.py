@@ -15,6 +15,7 @@ from holdfast.core.primary import Primary, spill
 from holdfast.core.ready import Left, Ready, Spill
 from holdfast.core.roles import TRANSITIONS, Action, State, role_of
 from holdfast.errors import HoldfastError, InvariantError
+from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Seat
 from holdfast.model.messages import Capture, Data, Joined, Message, Pasted, Subscribe, Yielded
@@ -83,7 +84,7 @@ class Host:
             )
         self.states[shard], action = known
         if place.primary is None:
-            ready.notes.append(("lost", shard, self.seat, place.epoch))
+            ready.notes.append(notes.Lost(shard, self.seat, place.epoch))
         if action is not Action.NOTHING:
             self._act(shard, place, action, now_ns, ready)
 
@@ -102,7 +103,7 @@ class Host:
                 self.primaries.pop(shard, None)
                 self._unspill(shard, ready)
                 self.copies[shard] = self._new_copy(shard, based=False)
-                ready.notes.append(("joining", shard, self.seat, place.since))
+                ready.notes.append(notes.Joining(shard, self.seat, place.since))
             case Action.KEEP:
                 self._check_based(shard, place)
             case Action.PROMOTE:
@@ -113,12 +114,12 @@ class Host:
             case Action.DEMOTE:
                 self.primaries.pop(shard)
                 self.copies[shard].demote()
-                ready.notes.append(("demoted", shard, self.seat, place.epoch))
+                ready.notes.append(notes.Demoted(shard, self.seat, place.epoch))
             case Action.DROP:
                 self.primaries.pop(shard, None)
                 self._unspill(shard, ready)
                 self.copies.pop(shard, None)
-                ready.notes.append(("dropped", shard, self.seat, place.epoch))
+                ready.notes.append(notes.Dropped(shard, self.seat, place.epoch))
 
     def _check_based(self, shard: Asset, place: Place) -> None:
         if not self.copies[shard].based:
@@ -157,7 +158,7 @@ class Host:
 
     def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
-        ready.notes.append(("promoted", shard, self.seat, place.epoch, tuple(copy.positions().values())))
+        ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
         primary = Primary(copy, place, self.topology, self.config_of(shard), self.method, now_ns)
         self.primaries[shard] = primary
         primary.on_record(self.record, now_ns, ready)
@@ -192,7 +193,7 @@ class Host:
             return
         copy = self.copies.get(message.shard)
         if copy is None or message.since != place.since or place.primary != source or message.epoch != place.epoch:
-            ready.notes.append(("stale-capture", message.shard, self.seat, message.epoch, message.since))
+            ready.notes.append(notes.StaleCapture(message.shard, self.seat, message.epoch, message.since))
             return
         if self.states[message.shard] not in (State.JOINING, State.BACKUP):
             return
@@ -208,12 +209,13 @@ class Host:
                 except (
                     HoldfastError
                 ) as error:  # no answer: it comes again after a while, and then perhaps there is room
-                    ready.notes.append(("paste-failed", message.shard, self.seat, str(error)))
+                    ready.notes.append(notes.PasteFailed(message.shard, self.seat, str(error)))
                     return
                 for edge, block in sealed:
-                    ready.notes.append(("sealed", message.shard, edge, self.seat, block))
+                    ready.notes.append(notes.Sealed(message.shard, edge, self.seat, block))
                 spill(copy, ready)  # an image's queues are bounded as its primary's are
-            ready.notes.append(("pasted" if fits else "misfit", message.shard, self.seat, *number, message.whole))
+            note = notes.Pasted if fits else notes.Misfit
+            ready.notes.append(note(message.shard, self.seat, *number, message.whole))
         elif not fits:
             return  # an old round that was overtaken
         ready.send.append((source, Pasted(shard=message.shard, epoch=message.epoch, round=message.round, fits=fits)))

@@ -9,6 +9,7 @@ page, so a copy is always whole, and pages are ordered (fence, last batch): an o
 from __future__ import annotations
 
 from holdfast.core.ready import Ready
+from holdfast.model import notes
 from holdfast.model.ids import LEDGER, Address, Asset, Name, Seat
 from holdfast.model.messages import (
     LedgerCopied,
@@ -81,7 +82,7 @@ class Ledger:
         if self.asker and self.in_step():
             address, epoch = self.asker
             self.asker = None
-            ready.notes.append(("ledgered", self.stage, epoch, self.page.rank))
+            ready.notes.append(notes.Ledgered(self.stage, epoch, self.page.rank))
             ready.send.append((address, LedgerState(stage=self.stage, epoch=epoch, commit=self.page.commit)))
 
     def _refuse(self, source: Address, epoch: int, batch: int, reason: str, ready: Ready) -> None:

@@ -30,6 +30,7 @@ from holdfast.core.ready import (
     WarmStage,
 )
 from holdfast.model import messages as m
+from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import LEDGER, Address, Asset, Name, life_of, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
@@ -85,7 +86,7 @@ class Node:
         #: When each report was last sent.
         self.told: dict[m.Message, int] = {}
         #: Which suspicions were said to wait, and why, under the present record.
-        self.said: dict[tuple[str, Name], None] = {}
+        self.said: dict[tuple[type[notes.Note], Name], None] = {}
         self.election = _election(name, config, disk, first)
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
@@ -98,7 +99,7 @@ class Node:
         """The first step of a life: it is on disk before anybody hears of it."""
         ready = Ready()
         ready.persist.append(("life", self.life))
-        ready.notes.append(("started", self.seat))
+        ready.notes.append(notes.Started(self.seat))
         if self.first is not None and self.name in self.first.members:
             ready.persist.append(("record", self.first))
             self.election.on_push(self.first, ready)
@@ -140,7 +141,7 @@ class Node:
         if detector.monitor is not None:
             ready.send.append((detector.monitor, m.Heartbeat(life=self.life, version=self.record.version)))
         if suspect is not None:
-            ready.notes.append(("suspects", self.name, suspect.name, suspect.life))
+            ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
             self._on_suspect(self.seat, suspect, now_ns, ready)
         if self.record.members.get(self.name) != self.life:
@@ -178,7 +179,7 @@ class Node:
             self.reports.suspects = open_suspects
             self.planned = self.election.accepted
             return False
-        ready.notes.append(("proposed", self.name, made.version, self.election.term))
+        ready.notes.append(notes.Proposed(self.name, made.version, self.election.term))
         self.election.propose(made.members, made.places, made.draining, now_ns, ready)
         return self.election.commit == made.version
 
@@ -195,13 +196,13 @@ class Node:
             if self.record.members.get(name) != life:
                 continue
             if silence(name, now_ns) < self.config.heartbeat_ns * 3 // 2:
-                ready.notes.append(("dismissed", self.name, name, life))
+                ready.notes.append(notes.Dismissed(self.name, name, life))
             elif not self.election.can_remove(name, now_ns):
                 waiting[name] = life
-                self._note_once("no-quorum", name, ready)
+                self._note_once(notes.NoQuorum, name, ready)
             elif self._holds_the_last_copy(name, now_ns):
                 waiting[name] = life
-                self._note_once("spared", name, ready)
+                self._note_once(notes.Spared, name, ready)
             else:
                 gone[name] = life
                 if not self.unprotected_since_ns:
@@ -209,11 +210,11 @@ class Node:
         reports.suspects = gone
         return waiting
 
-    def _note_once(self, word: str, name: Name, ready: Ready) -> None:
+    def _note_once(self, note: type[notes.NoQuorum | notes.Spared], name: Name, ready: Ready) -> None:
         """Say why a suspicion waits, once per record and reason."""
-        if (word, name) not in self.said:
-            self.said[(word, name)] = None
-            ready.notes.append((word, self.name, name, self.record.version))
+        if (note, name) not in self.said:
+            self.said[(note, name)] = None
+            ready.notes.append(note(self.name, name, self.record.version))
 
     def _holds_the_last_copy(self, name: Name, now_ns: int) -> bool:
         """Is it the backup of something whose primary has been silent for longer? Then the primary must go first: a
@@ -278,10 +279,10 @@ class Node:
         elif open_assets and not self.unprotected_since_ns:
             self.unprotected_since_ns = now_ns
         elif not open_assets and self.unprotected_since_ns:
-            ready.notes.append(("stable-again", self.name, record.version, now_ns - self.unprotected_since_ns))
+            ready.notes.append(notes.StableAgain(self.name, record.version, now_ns - self.unprotected_since_ns))
             self.unprotected_since_ns = 0
         if open_assets and len(record.members) == 1 and self.election.standing is Standing.COORDINATOR:
-            ready.notes.append(("degraded", self.name, record.version, len(open_assets)))
+            ready.notes.append(notes.Degraded(self.name, record.version, len(open_assets)))
 
     def _report(self, now_ns: int, ready: Ready) -> None:
         """Tell the coordinator what shards and ledgers of this node have to say (again every tick, until it acts)."""
@@ -337,7 +338,7 @@ class Node:
             heard_ns = self.election.contacts.pop(event.name, now_ns)
             if self.election.standing is Standing.COORDINATOR and not self.unprotected_since_ns:
                 self.unprotected_since_ns = heard_ns
-            ready.notes.append(("unreachable", self.name, event.name, event.life))
+            ready.notes.append(notes.Unreachable(self.name, event.name, event.life))
             self._on_suspect(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
 
     def _on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:

@@ -13,6 +13,7 @@ from holdfast.core.feed import Feed, Tap
 from holdfast.core.ready import Ready, Spill
 from holdfast.errors import check
 from holdfast.logs.output_queue import OutputQueue
+from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Barred, Data, Pasted, Subscribe, Trimmed
@@ -99,10 +100,10 @@ class Primary:
         while (blocks := self.copy.step()) is not None:
             for queue, block in blocks:
                 made = True
-                ready.notes.append(("emitted", self.id, queue.edge, block.start, block.end, self.epoch, block))
+                ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
         if self.copy.failed and not self.said:
             self.said = True
-            ready.notes.append(("failed", self.id, self.epoch, self.copy.failed))
+            ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.failed))
         if made:
             for (edge, consumer), tap in list(self.taps.items()):
                 self._flush(edge, consumer, tap, ready)
@@ -130,7 +131,7 @@ class Primary:
         return False
 
     def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: str, ready: Ready) -> None:
-        ready.notes.append(("barred", self.id, edge, consumer, why))
+        ready.notes.append(notes.Barred(self.id, edge, consumer, why))
         ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
 
     def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> None:
@@ -141,16 +142,15 @@ class Primary:
         queue = self._queue(message.edge)
         tap = self.taps.setdefault((message.edge, message.consumer), Tap())
         if message.epoch < max(tap.epoch, fence):
-            ready.notes.append(
-                ("fenced", self.id, message.edge, message.consumer, message.epoch, max(tap.epoch, fence))
-            )
+            newest = max(tap.epoch, fence)
+            ready.notes.append(notes.Fenced(self.id, message.edge, message.consumer, message.epoch, newest))
             if message.consumer not in queue.owners:  # of two programs with one name: else it would ask on for ever
                 self._bar(source, message.edge, message.consumer, message.epoch, "fenced", ready)
             return
         if message.at < queue.trimmed:
             if message.consumer in self.topology.shard:
                 return  # overtaken by what the same consumer has acknowledged since
-            ready.notes.append(("gone", self.id, message.edge, message.consumer, message.at, queue.trimmed))
+            ready.notes.append(notes.Gone(self.id, message.edge, message.consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=message.edge, epoch=self.epoch, first=queue.trimmed)))
             return
         tap.point(source, message, self.config.credit_max)
@@ -160,7 +160,7 @@ class Primary:
             queue.lease(message.consumer, now_ns + self.config.lease_ns)
         freed = queue.ack(message.consumer, message.ack)
         if freed:
-            ready.notes.append(("trimmed", self.id, message.edge, queue.trimmed))
+            ready.notes.append(notes.Trimmed(self.id, message.edge, queue.trimmed))
             spill(self.copy, ready)
             self.pump(now_ns, ready)  # there may be room again
 
@@ -170,7 +170,7 @@ class Primary:
         if not queue.leave(consumer):
             return
         self.taps.pop((edge, consumer), None)
-        ready.notes.append(("left", self.id, edge, consumer, queue.trimmed))
+        ready.notes.append(notes.Left(self.id, edge, consumer, queue.trimmed))
         spill(self.copy, ready)
         self.pump(now_ns, ready)  # there may be room again
 
@@ -190,7 +190,7 @@ class Primary:
         if not due:
             return
         for seat, capture in rounds.begin(self.copy, self.place.targets, self.method, now_ns).items():
-            ready.notes.append(("captured", self.id, self.epoch, rounds.number, capture.whole, seat))
+            ready.notes.append(notes.Captured(self.id, self.epoch, rounds.number, capture.whole, seat))
             ready.send.append((seat, capture))
 
     def on_pasted(self, seat: Seat, message: Pasted, now_ns: int, ready: Ready) -> None:
@@ -205,7 +205,7 @@ class Primary:
         for edge, feed in self.feeds.items():
             if positions[edge] > feed.ack:
                 feed.ack = positions[edge]
-                ready.notes.append(("acked", self.id, edge, feed.ack, self.epoch, number))
+                ready.notes.append(notes.Acked(self.id, edge, feed.ack, self.epoch, number))
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
 
     def on_tick(self, now_ns: int, ready: Ready) -> None:
@@ -220,7 +220,7 @@ class Primary:
         for queue in self.copy.outputs:
             for consumer in queue.lapse(now_ns):
                 self.taps.pop((queue.edge, consumer), None)
-                ready.notes.append(("lapsed", self.id, queue.edge, consumer, queue.trimmed))
+                ready.notes.append(notes.Lapsed(self.id, queue.edge, consumer, queue.trimmed))
                 spill(self.copy, ready)
         self.protect(now_ns, ready)
         self.pump(now_ns, ready)

@@ -16,6 +16,7 @@ from collections import deque
 from holdfast.core.feed import Feed
 from holdfast.core.ready import Ready, Received, Tick
 from holdfast.errors import check
+from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.config import Config
 from holdfast.model.ids import Edge, Seat
@@ -67,10 +68,10 @@ class Reader:
                     self._turn(now_ns, ready)
             elif isinstance(message, Trimmed) and message.first > self.feeds[message.edge].next:
                 self.lost[message.edge] = message.first
-                ready.notes.append(("reader-lost", self.spec.id, message.edge, message.first))
+                ready.notes.append(notes.ReaderLost(self.spec.id, message.edge, message.first))
             elif isinstance(message, Barred) and message.epoch == self.feeds[message.edge].epoch:
                 self.barred[message.edge] = message.why
-                ready.notes.append(("reader-barred", self.spec.id, message.edge, message.why))
+                ready.notes.append(notes.ReaderBarred(self.spec.id, message.edge, message.why))
         else:
             self._turn(now_ns, ready)
             self._on_tick(now_ns, ready)
@@ -127,6 +128,6 @@ class Reader:
             buffer = self.buffers[edge]
             while buffer and buffer[0].end <= position:
                 buffer.popleft()
-            ready.notes.append(("reader-acked", self.spec.id, edge, position))
+            ready.notes.append(notes.ReaderAcked(self.spec.id, edge, position))
             feed.subscribe(self.producers.get(edge), now_ns, ready)
         return ready

@@ -8,19 +8,16 @@ A driver does, in this order and no other:
     3. apply     do each effect (start a stage, finish a Spark batch, spill).
     4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set).
 
-`notes` are trace records: what was decided, for stories, checkers and logs. They change nothing.
+`notes` (`model/notes.py`) say what was decided, for stories, checkers and logs. They change nothing.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
 from holdfast.model.messages import CommitRecord, Message
-
-Note = tuple[Any, ...]
+from holdfast.model.notes import Note
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):

@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
 from holdfast.errors import check
+from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Rows
 from holdfast.model.config import Config
 from holdfast.model.ids import LEDGER, Address, Asset, Edge, Name, Seat, driver_of, name_of, stage_edge
@@ -250,7 +251,7 @@ class StageDriver:
             return
         if message.reason.startswith(("stage epoch", "foreign")):
             self._turn(Cause.FENCED)
-            ready.notes.append(("stage-over", self.spec.id, self.epoch, message.reason))
+            ready.notes.append(notes.StageOver(self.spec.id, self.epoch, message.reason))
             ready.apply.append(StageFailed(stage=self.spec.id, reason=message.reason))
             return
         if message.reason == "rows are missing":
@@ -270,13 +271,13 @@ class StageDriver:
             self.last = message.commit
             self.sealed = {}
             self._turn(Cause.LEDGER_READ)
-            ready.notes.append(("stage-open", self.spec.id, self.epoch, self.next_batch))
+            ready.notes.append(notes.StageOpen(self.spec.id, self.epoch, self.next_batch))
             self._advance(now_ns, ready, again=True)
-        elif self.phase is Phase.COMMITTING and message.commit == self.commit:
+        elif self.phase is Phase.COMMITTING and self.commit and message.commit == self.commit:
             self.last = self.commit
             self.sealed = {}
             self._turn(Cause.COMMITTED)
-            ready.notes.append(("committed", self.spec.id, self.epoch, self.last))
+            ready.notes.append(notes.Committed(self.spec.id, self.epoch, self.last))
             self._advance(now_ns, ready, again=True)
 
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
@@ -306,7 +307,7 @@ class StageDriver:
         if self.phase is Phase.PREPARING:
             if all(self.prepared.get(seat) == shards for seat, shards in self.grouped.items()):
                 self._turn(Cause.ALL_PREPARED)
-                ready.notes.append(("all-prepared", self.spec.id, self.epoch, self.batch and self.batch.batch))
+                ready.notes.append(notes.AllPrepared(self.spec.id, self.epoch, self.batch and self.batch.batch))
                 again = True
             elif again:
                 self._prepare(ready)
@@ -325,7 +326,7 @@ class StageDriver:
         elif not open_seats and self.phase is Phase.SEALING and self.last:
             self._turn(Cause.ALL_SEALED)
             self.batch = None
-            ready.notes.append(("batch-done", self.spec.id, self.epoch, self.last.batch))
+            ready.notes.append(notes.BatchDone(self.spec.id, self.epoch, self.last.batch))
             ready.apply.append(BatchDone(stage=self.spec.id, batch=self.last.batch))
         elif again and self.last:
             for seat in open_seats:

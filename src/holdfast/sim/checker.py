@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.ready import Note
+from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, life_of, name_of
 from holdfast.model.messages import CommitRecord
@@ -47,36 +47,39 @@ class Checker:
         self.accepted: dict[tuple[Address, Consumer, Edge, int], tuple[int, int]] = {}
         self.acked: dict[tuple[Consumer, Edge], int] = {}
         self.count = 0
-        self.rules: dict[str, Callable[[Address, Note], None]] = {
-            "sealed": self._sealed,
-            "emitted": self._emitted,
-            "accepted": self._accepted,
-            "promoted": self._promoted,
-            "decided": self._decided,
-            "elected": self._elected,
-            "started": self._started,
-            "ledgered": self._ledgered,
-            "committed": self._committed,
-            "trimmed": self._trimmed,
-            "acked": self._acked,
-            "reader-acked": self._reader_acked,
+        #: What reads which note. One that is not in here must say (`checked`) that no rule needs it.
+        self.rules: dict[type[notes.Note], Callable[..., None]] = {
+            notes.Sealed: self._sealed,
+            notes.Emitted: self._emitted,
+            notes.Accepted: self._accepted,
+            notes.Promoted: self._promoted,
+            notes.Decided: self._decided,
+            notes.Elected: self._elected,
+            notes.Started: self._started,
+            notes.Ledgered: self._ledgered,
+            notes.Committed: self._committed,
+            notes.Trimmed: self._trimmed,
+            notes.Acked: self._acked,
+            notes.ReaderAcked: self._reader_acked,
         }
         world.notices.append(self.on_notes)
 
-    def on_notes(self, at_ns: int, source: Address, notes: list[Note]) -> None:
-        for note in notes:
-            rule = self.rules.get(note[0])
+    def on_notes(self, at_ns: int, source: Address, noted: list[notes.Note]) -> None:
+        for note in noted:
+            rule = self.rules.get(type(note))
             if rule is not None:
                 self.count += 1
                 rule(source, note)
+            elif getattr(note, "checked", True):
+                self.fail("an unknown note", f"{note}: no rule reads it, and it does not say that none needs to")
 
     def fail(self, rule: str, detail: str) -> None:
         raise Violation(rule, detail, self.world.now_ns)
 
     # --- rows
 
-    def _sealed(self, source: Address, note: Note) -> None:
-        _, shard, edge, seat, block = note
+    def _sealed(self, source: Address, note: notes.Sealed) -> None:
+        shard, edge, seat, block = note.shard, note.edge, note.seat, note.block
         known = self.reference.blocks[edge]
         if block.batch > self.ledgered.get(self.topology.producer[edge], -1):
             self.fail("sealed before committed", f"{edge} batch {block.batch} on {seat}")
@@ -101,8 +104,9 @@ class Checker:
         if right != block:
             self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
 
-    def _emitted(self, source: Address, note: Note) -> None:
-        _, shard, edge, start, _, epoch, block = note
+    def _emitted(self, source: Address, note: notes.Emitted) -> None:
+        shard, edge, epoch, block = note.shard, note.edge, note.epoch, note.block
+        start = block.start
         if self.primaries.get((shard, epoch)) != source:
             self.fail("emitted by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
         self._same(edge, block, f"{source} (epoch {epoch})")
@@ -113,10 +117,11 @@ class Checker:
             if queue.trimmed <= start and start - queue.trimmed >= queue.memory_max + queue.spill_max:
                 self.fail("an output queue is not bounded", f"{edge} on {source} holds {queue.next - queue.trimmed}")
 
-    def _accepted(self, source: Address, note: Note) -> None:
-        _, consumer, edge, start, end, epoch, block, life = note
+    def _accepted(self, source: Address, note: notes.Accepted) -> None:
+        consumer, edge, epoch, block = note.consumer, note.edge, note.epoch, note.block
+        start = block.start
         self._same(edge, block, f"{consumer} on {source}")
-        key = (source, consumer, edge, life)
+        key = (source, consumer, edge, note.life)
         next_position, newest = self.accepted.get(key, (start, 0))
         process = self.world.processes[name_of(source)]
         known = process.machine.record.places[self.topology.producer[edge]].epoch  # type: ignore[attr-defined]
@@ -124,22 +129,22 @@ class Checker:
             self.fail("rows from a fenced copy", f"{consumer} on {source} took {edge} of epoch {epoch} < {known}")
         if start != next_position:
             self.fail("positions have a gap", f"{consumer} on {source}: {edge} {start}, but next is {next_position}")
-        self.accepted[key] = (end, epoch)
+        self.accepted[key] = (block.end, epoch)
 
     # --- fencing
 
-    def _promoted(self, source: Address, note: Note) -> None:
-        _, shard, seat, epoch, _ = note
+    def _promoted(self, source: Address, note: notes.Promoted) -> None:
+        shard, seat, epoch = note.shard, note.seat, note.epoch
         if self.primaries.setdefault((shard, epoch), seat) != seat:
             self.fail(
                 "two primaries in one epoch", f"{shard} epoch {epoch}: {self.primaries[(shard, epoch)]} and {seat}"
             )
 
-    def _decided(self, source: Address, note: Note) -> None:
-        _, name, version, term = note
+    def _decided(self, source: Address, note: notes.Decided) -> None:
+        version, term = note.version, note.term
         if self.decided.setdefault(version, term) != term:
             self.fail("two records of one version", f"version {version}: terms {self.decided[version]} and {term}")
-        node = self.world.processes[name].machine
+        node = self.world.processes[note.name].machine
         record: Record = node.election.decided  # type: ignore[attr-defined]
         if version > self.record.version:
             for asset, place in self.record.places.items():
@@ -150,13 +155,13 @@ class Checker:
                     self.fail("an epoch went back or was used twice", f"{asset}: {place} -> {after}")
             self.record = record
 
-    def _elected(self, source: Address, note: Note) -> None:
-        _, name, term = note
+    def _elected(self, source: Address, note: notes.Elected) -> None:
+        name, term = note.name, note.term
         if self.coordinators.setdefault(term, name) != name:
             self.fail("two coordinators in one term", f"term {term}: {self.coordinators[term]} and {name}")
 
-    def _started(self, source: Address, note: Note) -> None:
-        seat = note[1]
+    def _started(self, source: Address, note: notes.Started) -> None:
+        seat = note.seat
         name = name_of(seat)
         if life_of(seat) <= self.lives.get(name, 0) and seat not in self.world.unheard:
             self.fail("a life was lived twice", seat)
@@ -164,9 +169,9 @@ class Checker:
 
     # --- commits
 
-    def _ledgered(self, source: Address, note: Note) -> None:
-        _, stage, _, rank = note
-        self.ledgered[stage] = max(self.ledgered.get(stage, -1), rank[1])
+    def _ledgered(self, source: Address, note: notes.Ledgered) -> None:
+        stage = note.stage
+        self.ledgered[stage] = max(self.ledgered.get(stage, -1), note.rank[1])
         page = self.world.processes[name_of(source)].machine.ledgers[stage + ".ledger"].page  # type: ignore[attr-defined]
         commit = page.commit
         if commit is None:
@@ -178,15 +183,15 @@ class Checker:
         if (before.offsets[1] if before else 0) != commit.offsets[0]:
             self.fail("source rows skipped or taken twice", f"{stage}: {commit} after {before}")
 
-    def _committed(self, source: Address, note: Note) -> None:
-        _, stage, epoch, commit = note
+    def _committed(self, source: Address, note: notes.Committed) -> None:
+        stage, commit = note.stage, note.commit
         if self.commits[stage].get(commit.batch) != commit:
-            self.fail("a driver takes for committed what is not", f"{stage} epoch {epoch}: {commit}")
+            self.fail("a driver takes for committed what is not", f"{stage} epoch {note.epoch}: {commit}")
 
     # --- retention
 
-    def _trimmed(self, source: Address, note: Note) -> None:
-        _, shard, edge, trimmed = note
+    def _trimmed(self, source: Address, note: notes.Trimmed) -> None:
+        shard, edge, trimmed = note.shard, note.edge, note.trimmed
         for consumer in self.topology.consumers[edge]:
             place = self.record.places.get(consumer)
             if place is None:
@@ -200,8 +205,8 @@ class Checker:
                         f"{shard} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.input(edge).position}",
                     )
 
-    def _acked(self, source: Address, note: Note) -> None:
-        _, shard, edge, position, epoch, _ = note
+    def _acked(self, source: Address, note: notes.Acked) -> None:
+        shard, edge, position, epoch = note.shard, note.edge, note.position, note.epoch
         if self.primaries.get((shard, epoch)) != source:
             self.fail("acknowledged by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
         place = self.record.places[shard]
@@ -215,8 +220,8 @@ class Checker:
                 f"{shard} acknowledges {edge} to {position}; its backup is at {copy.input(edge).position}",
             )
 
-    def _reader_acked(self, source: Address, note: Note) -> None:
-        _, consumer, edge, position = note
+    def _reader_acked(self, source: Address, note: notes.ReaderAcked) -> None:
+        consumer, edge, position = note.consumer, note.edge, note.position
         if position < self.acked.get((consumer, edge), 0):
             self.fail("an offset went back", f"{consumer} {edge}: {position}")
         self.acked[(consumer, edge)] = position

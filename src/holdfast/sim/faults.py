@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.ready import Note, Received
+from holdfast.core.ready import Received
 from holdfast.core.roles import State
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS
 from holdfast.model.ids import LEDGER, Address, Name, name_of
 from holdfast.model.messages import Drain
+from holdfast.model.notes import Note, all_notes
 from holdfast.sim.spark import SinkQuery, SourceQuery, address_of
-from holdfast.sim.story import note_text
 from holdfast.sim.world import World
 
 KINDS = {
@@ -66,6 +66,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"no such fault: {self.kind!r}", hint=f"Choose one of {', '.join(sorted(KINDS))}.")
+        words = {note.word for note in all_notes()}
+        if self.when and self.when.split()[0] not in words:
+            raise ConfigError(f"no note begins like {self.when!r}", hint=f"Choose one of {', '.join(sorted(words))}.")
 
     def __str__(self) -> str:
         fields = [f"{n}={v!r}" for n, v in msgspec.structs.asdict(self).items() if v and n not in ("kind", "guarded")]
@@ -95,7 +98,7 @@ class Injector:
         if not self.waiting:
             return
         for note in notes:
-            text = note_text(note)
+            text = str(note)
             for fault in [f for f in self.waiting if text.startswith(f.when)]:
                 self.waiting.remove(fault)
                 if fault.kind in AT_ONCE:

@@ -18,6 +18,7 @@ from holdfast.errors import InvariantError
 from holdfast.model.block import WATERMARK_MAX, Row
 from holdfast.model.config import MS, SECOND, Config
 from holdfast.model.ids import Edge
+from holdfast.model.notes import Note, StableAgain
 from holdfast.model.topology import Topology
 from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
@@ -142,10 +143,10 @@ class Simulation:
         if self.trace is not None:
             self.trace.on_fault(at_ns, fault)
 
-    def _watch(self, at_ns: int, source: str, notes: list) -> None:
+    def _watch(self, at_ns: int, source: str, notes: list[Note]) -> None:
         for note in notes:
-            if note[0] == "stable-again":
-                self.instability_ms.append(note[3] / MS)
+            if isinstance(note, StableAgain):
+                self.instability_ms.append(note.after_ns / MS)
 
     # --- phases
 

@@ -6,28 +6,9 @@ or node: the lines that name it.
 
 from __future__ import annotations
 
-from holdfast.core.ready import Note
-from holdfast.model.block import WATERMARK_MAX, Block
 from holdfast.model.ids import Address
-from holdfast.model.messages import CommitRecord, Message
-
-
-def _text(part: object) -> str:
-    if isinstance(part, Block):
-        mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
-        return f"[{part.start},{part.end}) rows={len(part.rows)} wm={mark}"
-    if isinstance(part, CommitRecord):
-        mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
-        tries = ",".join(f"{task}.{attempt}" for task, attempt in part.accepted.items())
-        return f"batch={part.batch} epoch={part.epoch} try={part.attempt} tasks={tries} wm={mark} {part.offsets}"
-    return str(part)
-
-
-def note_text(note: Note) -> str:
-    """One note as a line; positions that a block repeats are left out."""
-    if note[0] in ("emitted", "accepted"):
-        note = (*note[:3], f"epoch={note[5]}", note[6])
-    return " ".join(_text(part) for part in note)
+from holdfast.model.messages import Message
+from holdfast.model.notes import Note
 
 
 class Trace:
@@ -39,7 +20,7 @@ class Trace:
 
     def on_notes(self, at_ns: int, source: Address, notes: list[Note]) -> None:
         for note in notes:
-            self.lines.append(f"{at_ns / 1e6:10.3f}  {source:<6} {note_text(note)}")
+            self.lines.append(f"{at_ns / 1e6:10.3f}  {source:<6} {note}")
 
     def on_fault(self, at_ns: int, fault: object) -> None:
         self.lines.append(f"{at_ns / 1e6:10.3f}  FAULT  {fault}")

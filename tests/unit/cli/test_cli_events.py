@@ -12,8 +12,8 @@ import pytest
 import holdfast
 from holdfast.cli.main import main
 from holdfast.cli.story import Diaries, write_event
+from holdfast.model.notes import all_notes
 from holdfast.runtime.node.events import KINDS
-from holdfast.runtime.node.story import _TOLD
 
 #: Which argument of these calls is the kind of an event. What a stage says becomes an event of kind stage-….
 WRITERS = {
@@ -107,6 +107,6 @@ def written(path: Path) -> set[str]:
 def test_every_kind_that_is_written_is_known_and_every_known_one_is_written():
     source = Path(holdfast.__file__).parent
     files = [path for part in ("runtime", "spark", "cli") for path in (source / part).rglob("*.py")]
-    found = set().union(*map(written, files), (event for _, event, _ in _TOLD.values()))
+    found = set().union(*map(written, files), (note.told.event for note in all_notes() if note.told))
     found.discard("stage-alive")  # heard by the node, not written
     assert found == KINDS

@@ -33,7 +33,7 @@ def lead(made: Node, now_ns: int = 100 * MS) -> None:
 
 
 def noted(ready: Ready, word: str) -> list:
-    return [note for note in ready.notes if note[0] == word]
+    return [note for note in ready.notes if note.word == word]
 
 
 def test_a_life_is_on_disk_before_anything_else():
@@ -165,7 +165,7 @@ def test_a_backup_is_spared_while_its_primary_has_been_silent_for_longer():
     for voter in ("n3", "n4"):
         made.step(Received(f"{voter}#1", m.Appended(term=1, version=2)), 900 * MS)
     spared = made.step(Received("n3#1", m.Suspect(name="n1", life=1)), 900 * MS)
-    assert noted(spared, "spared") == [("spared", "n2", "n1", 2)]
+    assert list(map(str, noted(spared, "spared"))) == ["spared n2 n1 2"]
     made.step(Received("n3#1", m.Suspect(name="n0", life=1)), 900 * MS)
     assert made.election.accepted.places["u0"].primary == "n1#1"
 

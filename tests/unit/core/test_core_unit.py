@@ -15,6 +15,7 @@ from holdfast.core.ready import TICK, Left, Ready, Received
 from holdfast.core.roles import TRANSITIONS, Action, Role, State
 from holdfast.errors import InvariantError, MemoryLimitError
 from holdfast.model import messages as m
+from holdfast.model import notes
 from holdfast.model.block import batch_block, shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.record import Place, Record, first_record
@@ -190,7 +191,7 @@ def test_one_that_handed_over_and_missed_it_is_primary_again():
     ready = Ready()
     made.on_record(record(4, place(4, epoch=3)), 0, ready)
     assert made.primaries["u0"].epoch == 3
-    assert ("promoted", "u0", "a#1", 3, (0,)) in ready.notes
+    assert notes.Promoted("u0", "a#1", 3, (0,)) in ready.notes
 
 
 def capture(since: int = 1, epoch: int = 1, number: int = 1, whole: bool = True) -> m.Capture:
@@ -235,7 +236,7 @@ def test_an_image_that_a_failed_paste_has_emptied_never_runs():
         made.on_record(record(1, place()), 0, ready)
         made.on_capture("a#1", capture(), ready)
         assert ready.send == []
-        assert ready.notes[-1][0] == "paste-failed"
+        assert isinstance(ready.notes[-1], notes.PasteFailed)
         return made
 
     made, ready = backup(), Ready()
@@ -269,7 +270,7 @@ def test_a_fenced_consumer_cannot_acknowledge_and_one_ahead_is_waited_for():
     ask = {"edge": "u0.0", "consumer": "r0", "at": 0, "ack": 0}
     made.on_subscribe("r0", m.Subscribe(epoch=2, **ask), 0, ready)
     made.on_subscribe("r0", m.Subscribe(epoch=1, **{**ask, "ack": 9}), 0, ready)
-    assert ready.notes[-1][0] == "fenced"
+    assert isinstance(ready.notes[-1], notes.Fenced)
     assert made.copies["u0"].outputs[0].acks["r0"] == 0
     host("b#1").on_subscribe("r0", m.Subscribe(epoch=1, **ask), 0, ready)
 
@@ -496,10 +497,10 @@ def test_a_guest_that_leaves_lets_go_of_rows_at_once_and_leaves_no_lease_to_laps
     ready = Ready()
     made.on_left(Left("g0", ("u0.0", "of-another-pipeline.0")), 0, ready)
     assert queue.trimmed == 2
-    assert [note[0] for note in ready.notes] == ["left"]
+    assert [note.word for note in ready.notes] == ["left"]
     made.on_left(Left("r0", ("u0.0",)), 0, ready)  # a sink of the pipeline stays
     assert queue.acks == {"r0": 2}
     ready = Ready()
     made.on_tick(10 * CONFIG.lease_ns, ready)
-    assert "lapsed" not in [note[0] for note in ready.notes]
+    assert "lapsed" not in [note.word for note in ready.notes]
     assert ("u0.0", "g0") not in made.primaries["u0"].taps

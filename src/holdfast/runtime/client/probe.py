@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.reader import Reader
 from holdfast.model.config import Config
 from holdfast.model.ids import Edge
+from holdfast.model.notes import Accepted, Note
 from holdfast.model.plan import Plan, edges_of
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
@@ -70,13 +71,14 @@ class Probe:
         assert record is not None
         return record, start
 
-    def _note(self, notes: list) -> None:
+    def _note(self, notes: list[Note]) -> None:
         now = time.time()
         with self._lock:
             for note in notes:
-                if note[0] == "accepted":
-                    _, _, edge, start, end, epoch, block, *_ = note
-                    self.arrivals[edge].append(Arrival(now, block.watermark, epoch, end - start - 1))
+                if isinstance(note, Accepted):
+                    block = note.block
+                    arrival = Arrival(now, block.watermark, note.epoch, block.end - block.start - 1)
+                    self.arrivals[note.edge].append(arrival)
 
     def pauses(self, since: float, until: float) -> list[float]:
         """For each edge the longest pause that touches this time."""

@@ -20,16 +20,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-#: Every kind of event, of nodes, their stages and the run as a whole. `holdfast events --kind` knows these.
-KINDS = frozenset(
+from holdfast.model.notes import all_notes
+
+#: Every kind of event, of nodes, their stages and the run as a whole. `holdfast events --kind` knows these. A note says
+#: itself as which kind it is told.
+KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozenset(
     (
-        # failures and what follows
-        "suspicion", "unreachable", "dismissed", "no-quorum", "spared", "promotion", "joining", "demoted", "dropped",
-        "stable", "degraded", "lost", "shard-failed", "paste-failed", "misfit", "lease-lapsed", "trimmed", "broken",
-        # who decides
-        "campaign", "elected", "record",
+        # failures, what follows, and who decides
+        "promotion", "stable", "record", "broken",
         # what was refused
-        "fenced", "turned-away", "refused", "damaged", "foreign", "unsendable", "untold",
+        "refused", "damaged", "foreign", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
         "journal-damaged", "unwritten",

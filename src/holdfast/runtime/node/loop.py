@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.ready import TICK, Effect, Note, Ready, Received
+from holdfast.core.ready import TICK, Effect, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
+from holdfast.model.notes import Note
 from holdfast.runtime.net.links import key_of
 
 T = TypeVar("T")

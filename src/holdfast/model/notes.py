@@ -1,0 +1,467 @@
+"""What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
+
+A note is entered here and nowhere else. Its class says
+
+    word       what it is called in traces and in the `when` of a fault: "stale-capture" for `StaleCapture`
+    checked    that a rule of the simulator's checker reads it, or that none needs to. There is no default: a note that
+               does not say which fails the checker, and so does one whose rule is gone
+    told       how a real node tells it to a person, if it does
+
+Its text (`str`) is a line of a trace: the word, then the fields in their order. Notes change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+import msgspec
+
+from holdfast.model.block import WATERMARK_MAX, Block
+from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
+from holdfast.model.messages import CommitRecord
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An event of a node's diary. `text` names fields of the note; of those that agree in the first two fields, at most
+    one is told every `every_s` seconds."""
+
+    event: str
+    text: str
+    every_s: float = 0
+
+
+class Note(msgspec.Struct, frozen=True):
+    word: ClassVar[str]
+    checked: ClassVar[bool]
+    told: ClassVar[Told | None] = None
+
+    def __init_subclass__(cls) -> None:
+        cls.word = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
+    def parts(self) -> tuple[object, ...]:
+        """What a trace shows of it."""
+        return msgspec.structs.astuple(self)
+
+    def __str__(self) -> str:
+        return " ".join((self.word, *map(_text, self.parts())))
+
+
+def all_notes() -> list[type[Note]]:
+    """Every kind of note."""
+    return Note.__subclasses__()
+
+
+def _text(part: object) -> str:
+    if isinstance(part, Block):
+        mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
+        return f"[{part.start},{part.end}) rows={len(part.rows)} wm={mark}"
+    if isinstance(part, CommitRecord):
+        mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
+        tries = ",".join(f"{task}.{attempt}" for task, attempt in part.accepted.items())
+        return f"batch={part.batch} epoch={part.epoch} try={part.attempt} tasks={tries} wm={mark} {part.offsets}"
+    return str(part)
+
+
+# --- members, and who decides -----------------------------------------------------------------------------------------
+
+
+class Started(Note, frozen=True):
+    """A node begins a life."""
+
+    checked = True
+    seat: Seat
+
+
+class Suspects(Note, frozen=True):
+    checked = False
+    told = Told("suspicion", "{name} has not heard {suspect} (life {life}) for too long.", 1)
+    name: Name
+    suspect: Name
+    life: int
+
+
+class Unreachable(Note, frozen=True):
+    checked = False
+    told = Told("unreachable", "Nothing listens any more where {gone} (life {life}) did.")
+    name: Name
+    gone: Name
+    life: int
+
+
+class Dismissed(Note, frozen=True):
+    """A suspicion is not acted on: the coordinator has heard that member itself."""
+
+    checked = False
+    told = Told("dismissed", "{name} has heard {suspect} itself: it is not gone.", 1)
+    name: Name
+    suspect: Name
+    life: int
+
+
+class NoQuorum(Note, frozen=True):
+    checked = False
+    told = Told("no-quorum", "{suspect} seems gone, but without it there would be no majority: it stays a member.", 5)
+    name: Name
+    suspect: Name
+    version: int
+
+
+class Spared(Note, frozen=True):
+    checked = False
+    told = Told("spared", "{suspect} seems gone, but it may hold the last copy of something: it stays for now.", 5)
+    name: Name
+    suspect: Name
+    version: int
+
+
+class Campaign(Note, frozen=True):
+    checked = False
+    told = Told("campaign", "{name} stands for coordinator in term {term}.")
+    name: Name
+    term: int
+
+
+class Elected(Note, frozen=True):
+    checked = True
+    told = Told("elected", "{name} is coordinator of term {term}.")
+    name: Name
+    term: int
+
+
+class Proposed(Note, frozen=True):
+    checked = False
+    name: Name
+    version: int
+    term: int
+
+
+class Decided(Note, frozen=True):
+    """A node knows that this record counts."""
+
+    checked = True
+    name: Name
+    version: int
+    term: int
+
+
+class Degraded(Note, frozen=True):
+    checked = False
+    told = Told("degraded", "Only one node is left: {assets} shards and ledgers have no second copy.", 5)
+    name: Name
+    version: int
+    assets: int
+
+
+class StableAgain(Note, frozen=True):
+    """Everything has a backup again, so long after the last word of who failed."""
+
+    checked = False
+    name: Name
+    version: int
+    after_ns: int
+
+
+# --- copies of shards -------------------------------------------------------------------------------------------------
+
+
+class Promoted(Note, frozen=True):
+    checked = True
+    shard: Asset
+    seat: Seat
+    epoch: int
+    positions: tuple[int, ...]
+
+
+class Joining(Note, frozen=True):
+    checked = False
+    told = Told("joining", "{seat} begins to back up {shard}.")
+    shard: Asset
+    seat: Seat
+    since: int
+
+
+class Demoted(Note, frozen=True):
+    checked = False
+    told = Told("demoted", "{seat} has handed {shard} over.")
+    shard: Asset
+    seat: Seat
+    epoch: int
+
+
+class Dropped(Note, frozen=True):
+    checked = False
+    told = Told("dropped", "{seat} no longer holds {shard}.")
+    shard: Asset
+    seat: Seat
+    epoch: int
+
+
+class Lost(Note, frozen=True):
+    checked = False
+    told = Told("lost", "Every copy of {shard} is gone: its stage stands still.")
+    shard: Asset
+    seat: Seat
+    epoch: int
+
+
+class Failed(Note, frozen=True):
+    """The operator cannot go on: the shard stands still."""
+
+    checked = False
+    told = Told("shard-failed", "{why}")
+    shard: Asset
+    epoch: int
+    why: str
+
+
+class Captured(Note, frozen=True):
+    checked = False
+    shard: Asset
+    epoch: int
+    round: int
+    whole: bool
+    seat: Seat
+
+
+class Pasted(Note, frozen=True):
+    checked = False
+    shard: Asset
+    seat: Seat
+    epoch: int
+    round: int
+    whole: bool
+
+
+class Misfit(Note, frozen=True):
+    checked = False
+    told = Told("misfit", "{seat} needs a whole capture of {shard}.", 5)
+    shard: Asset
+    seat: Seat
+    epoch: int
+    round: int
+    whole: bool
+
+
+class PasteFailed(Note, frozen=True):
+    checked = False
+    told = Told("paste-failed", "{seat} cannot take a capture of {shard}: {why}", 5)
+    shard: Asset
+    seat: Seat
+    why: str
+
+
+class StaleCapture(Note, frozen=True):
+    checked = False
+    told = Told("fenced", "{seat} refused a capture of {shard} at epoch {epoch}.", 1)
+    shard: Asset
+    seat: Seat
+    epoch: int
+    since: int
+
+
+class Acked(Note, frozen=True):
+    """A primary tells a producer what is safe; `round` made it so (None: it has no target)."""
+
+    checked = True
+    shard: Asset
+    edge: Edge
+    position: int
+    epoch: int
+    round: int | None
+
+
+# --- edges ------------------------------------------------------------------------------------------------------------
+
+
+class Emitted(Note, frozen=True):
+    checked = True
+    shard: Asset
+    edge: Edge
+    epoch: int
+    block: Block
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.shard, self.edge, f"epoch={self.epoch}", self.block)
+
+
+class Accepted(Note, frozen=True):
+    """A consumer takes a block of a producer that is at `epoch`; `life` is the consumer's own epoch."""
+
+    checked = True
+    consumer: Consumer
+    edge: Edge
+    epoch: int
+    block: Block
+    life: int
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.consumer, self.edge, f"epoch={self.epoch}", self.block)
+
+
+class Refused(Note, frozen=True):
+    checked = False
+    told = Told("fenced", "{consumer} refused rows of {edge} at epoch {epoch}: the shard is at epoch {newest}.", 1)
+    consumer: Consumer
+    edge: Edge
+    epoch: int
+    newest: int
+
+
+class Fenced(Note, frozen=True):
+    checked = False
+    told = Told("fenced", "{shard} refused consumer {consumer} at epoch {epoch}: it is at epoch {newest}.", 1)
+    shard: Asset
+    edge: Edge
+    consumer: Consumer
+    epoch: int
+    newest: int
+
+
+class Barred(Note, frozen=True):
+    checked = False
+    told = Told("refused", "Reader {consumer} of {edge} is refused: {why}.", 5)
+    shard: Asset
+    edge: Edge
+    consumer: Consumer
+    why: str
+
+
+class Gone(Note, frozen=True):
+    checked = False
+    told = Told("trimmed", "Reader {consumer} asks {edge} from {at}; it starts at {trimmed} now.", 5)
+    shard: Asset
+    edge: Edge
+    consumer: Consumer
+    at: int
+    trimmed: int
+
+
+class Trimmed(Note, frozen=True):
+    checked = True
+    shard: Asset
+    edge: Edge
+    trimmed: int
+
+
+class Left(Note, frozen=True):
+    """A reader lets go of its lease."""
+
+    checked = False
+    shard: Asset
+    edge: Edge
+    consumer: Consumer
+    trimmed: int
+
+
+class Lapsed(Note, frozen=True):
+    checked = False
+    told = Told("lease-lapsed", "Reader {consumer} of {edge} was silent too long; its rows are given up.")
+    shard: Asset
+    edge: Edge
+    consumer: Consumer
+    trimmed: int
+
+
+class ReaderLost(Note, frozen=True):
+    checked = False
+    consumer: Consumer
+    edge: Edge
+    first: int
+
+
+class ReaderBarred(Note, frozen=True):
+    checked = False
+    consumer: Consumer
+    edge: Edge
+    why: str
+
+
+class ReaderAcked(Note, frozen=True):
+    checked = True
+    consumer: Consumer
+    edge: Edge
+    position: int
+
+
+# --- hand-over from stages --------------------------------------------------------------------------------------------
+
+
+class Delivered(Note, frozen=True):
+    checked = False
+    stage: Asset
+    batch: int
+    seat: Seat
+    task: int
+    attempt: int
+
+
+class Prepared(Note, frozen=True):
+    checked = False
+    stage: Asset
+    batch: int
+    seat: Seat
+    epoch: int
+    attempt: int
+
+
+class Sealed(Note, frozen=True):
+    checked = True
+    shard: Asset
+    edge: Edge
+    seat: Seat
+    block: Block
+
+
+class TurnedAway(Note, frozen=True):
+    checked = False
+    told = Told("turned-away", "Batch {batch} of {stage} was turned away by {seat}: {reason}.", 1)
+    stage: Asset
+    epoch: int
+    batch: int
+    seat: Seat
+    reason: str
+
+
+class Ledgered(Note, frozen=True):
+    """Every holder of the ledger has this page on disk: (fence, last batch)."""
+
+    checked = True
+    stage: Asset
+    epoch: int
+    rank: tuple[int, int]
+
+
+class StageOpen(Note, frozen=True):
+    checked = False
+    stage: Asset
+    epoch: int
+    batch: int
+
+
+class AllPrepared(Note, frozen=True):
+    checked = False
+    stage: Asset
+    epoch: int
+    batch: int | None
+
+
+class Committed(Note, frozen=True):
+    checked = True
+    stage: Asset
+    epoch: int
+    commit: CommitRecord
+
+
+class BatchDone(Note, frozen=True):
+    checked = False
+    stage: Asset
+    epoch: int
+    batch: int
+
+
+class StageOver(Note, frozen=True):
+    checked = False
+    stage: Asset
+    epoch: int
+    reason: str
