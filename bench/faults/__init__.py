@@ -23,7 +23,7 @@ import psutil
 
 from bench.harness import Report, machine
 from holdfast.cli.control import finish_run
-from holdfast.cli.run import LocalRun, Options, start_run
+from holdfast.cli.run import LocalRun, RunOptions, start_run
 from holdfast.cli.verify import verify_run
 from holdfast.cli.watch import cluster_status
 from holdfast.errors import HoldfastError
@@ -166,7 +166,7 @@ def schedule(seed: int, scratch: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"seed": seed, "example": example, "standby": standby, "faults": ", ".join(kinds),
                            "done": done, "verdict": "", "rows": 0}  # fmt: skip
     try:
-        started = start_run(_file(example), Options(nodes=4, directory=home / "run", standby=standby))
+        started = start_run(_file(example), RunOptions(nodes=4, directory=home / "run", standby=standby))
         try:
             _wait(lambda: _flows(started), START_LIMIT_S, "no rows flow")
             for kind in kinds:

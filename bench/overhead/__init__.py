@@ -46,7 +46,7 @@ SYSTEMS = {"Holdfast, unprotected": 1, "Holdfast, protected": 3, "plain Structur
 LIMIT_S = 900.0
 
 
-class Meter:
+class CpuMeter:
     """Watches a checkpoint's commits, and the CPU of all processes below (and of) some roots."""
 
     def __init__(self, commits: Path, first: int, last: int, roots: list[int]) -> None:
@@ -108,7 +108,7 @@ def _plain(options: dict[str, Any], home: Path, first: int, last: int, rows: int
         stderr=(home / "plain.log").open("ab"),
         start_new_session=True,
     )
-    meter = Meter(Path(options["checkpoint"]) / "commits", first, last, [process.pid])
+    meter = CpuMeter(Path(options["checkpoint"]) / "commits", first, last, [process.pid])
     try:
         meter.wait("plain Structured Streaming")
         return meter.figures(rows)
@@ -118,19 +118,19 @@ def _plain(options: dict[str, Any], home: Path, first: int, last: int, rows: int
 
 
 def _holdfast(options: dict[str, Any], home: Path, first: int, last: int, rows: int, nodes: int) -> dict[str, float]:
-    from holdfast.cli.run import Options, start_run
+    from holdfast.cli.run import RunOptions, start_run
 
     os.environ.update(recovery._environment(options))
     settings = ('state_limit = "4 GB"',)
     started = start_run(
         Path(__file__).parent / "query.py",
-        Options(nodes=nodes, directory=home / "run", standby=False, master="local[2]", settings=settings),
+        RunOptions(nodes=nodes, directory=home / "run", standby=False, master="local[2]", settings=settings),
     )
     try:
         (source,) = (s.id for s in started.plan.stages if s.kind == "source")
         (sink,) = (s.id for s in started.plan.stages if s.kind == "sink")
         pids = [process.pid for process in started.nodes.processes.values()]
-        meter = Meter(home / "run" / "checkpoints" / source / "commits", first, last, pids)
+        meter = CpuMeter(home / "run" / "checkpoints" / source / "commits", first, last, pids)
         meter.wait(f"Holdfast on {nodes} nodes")
         ended = _everything_is_through(started, sink)
         return meter.figures(rows, ended)
@@ -195,7 +195,7 @@ def _median(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
     """Time from the end of a window to its arrival at the sink, 20,000 rows a second."""
-    from holdfast.cli.run import Options, start_run
+    from holdfast.cli.run import RunOptions, start_run
 
     found = []
     for system in ("Holdfast, protected", "plain Structured Streaming"):
@@ -205,7 +205,7 @@ def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
         os.environ.update(recovery._environment(options))
         if system.startswith("Holdfast"):
             file = Path(recovery.__file__).parent / "query.py"
-            started = start_run(file, Options(nodes=3, directory=home / "run", standby=False))
+            started = start_run(file, RunOptions(nodes=3, directory=home / "run", standby=False))
             end = started.stop
         else:
             process = subprocess.Popen(

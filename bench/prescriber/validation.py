@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.prescriber.figures import Claim, claim
 from holdfast.prescriber import Scenario
-from holdfast.prescriber.emulator import Lifetimes, Outcome, emulate
+from holdfast.prescriber.emulator import Emulation, Lifetimes, emulate
 from holdfast.prescriber.emulator.sizes import grouped_count_sizes, read_with_arrow
 from holdfast.prescriber.models import Model, catalogue
 from holdfast.prescriber.models.on_demand import recovery_chain
@@ -43,7 +43,7 @@ class Point:
     size: float  # W_T or S_T
     budget: float
     rr: float
-    outcome: Outcome
+    outcome: Emulation
 
     @property
     def ratio(self) -> float:

@@ -33,7 +33,7 @@ def rows(first: int, last: int, *, start_us: int, rate: int, keys: int) -> pa.Re
     return pa.RecordBatch.from_arrays([pa.array(micros).view(_ARROW.field(0).type), source, size], schema=_ARROW)
 
 
-class Clock(DataSource):
+class ClockSource(DataSource):
     """`format("clock")`: options start_us, rate (rows a second), keys."""
 
     @classmethod

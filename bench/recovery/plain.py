@@ -13,7 +13,7 @@ import time
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.recovery.clock import Clock
+from bench.recovery.clock import ClockSource
 from holdfast.jvm import find_java
 
 _SETTINGS = {
@@ -39,7 +39,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(Clock)
+    spark.dataSource.register(ClockSource)
     reader = spark.readStream.format("clock")
     for name in ("start_us", "rate", "keys"):
         reader = reader.option(name, str(options[name]))

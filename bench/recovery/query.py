@@ -14,9 +14,9 @@ pipeline = hf.Pipeline("recovery")
 
 
 def source(spark):
-    from bench.recovery.clock import Clock
+    from bench.recovery.clock import ClockSource
 
-    spark.dataSource.register(Clock)
+    spark.dataSource.register(ClockSource)
     reader = spark.readStream.format("clock")
     for name in ("start_us", "rate", "keys"):
         reader = reader.option(name, str(options[name]))

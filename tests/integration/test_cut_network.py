@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.network import Network, apart
+from support.network import NamespaceNetwork, apart
 from support.nodes import Nodes
 from support.plans import layered_plan
 from support.tls import make_tls
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 @contextlib.contextmanager
-def running(home: Path, count: int) -> Iterator[tuple[Nodes, Network]]:
+def running(home: Path, count: int) -> Iterator[tuple[Nodes, NamespaceNetwork]]:
     """Nodes on a network of their own, with rows at the sink."""
-    network = Network([f"n{i}" for i in range(count)])
+    network = NamespaceNetwork([f"n{i}" for i in range(count)])
     ca, cert, key = make_tls(home, [*network.hosts.values(), *network.asked.values()])
     settings = {"tls": {"ca": ca, "cert": cert, "key": key}, "listen": "0.0.0.0"}
     nodes = Nodes(home / "run", layered_plan(), count, settings=settings, scheme="grpc+tls", network=network)

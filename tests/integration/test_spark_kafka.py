@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kafka import Broker, Feed
+from support.kafka import Broker, TopicFeed
 from support.packets import packets
 
 from holdfast.cli.control import finish_run
-from holdfast.cli.run import LocalRun, Options, start_run
+from holdfast.cli.run import LocalRun, RunOptions, start_run
 from holdfast.cli.verify import verify_run
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.pipeline.replay import Progress
@@ -84,13 +84,13 @@ def test_a_topic_is_read_once_through_kill_9_and_equals_spark_batch_over_the_sam
     file.write_text(PIPELINE.replace("{address}", broker.address).replace("{out}", str(tmp_path / "out")))
     home = tmp_path / "run"
     with pytest.raises(ConfigError, match="the source 'kafka' is not installed"):
-        start_run(file, Options(nodes=3, directory=home))
+        start_run(file, RunOptions(nodes=3, directory=home))
     conf = (f"spark.jars={broker.connector}", "spark.driver.memory=600m")
-    started = start_run(file, Options(nodes=3, directory=home, conf=conf, standby=False))
+    started = start_run(file, RunOptions(nodes=3, directory=home, conf=conf, standby=False))
     feed = None
     try:
         wait("the stage to know where it begins", lambda: _has_begun(home))
-        feed = Feed(broker, "packets")
+        feed = TopicFeed(broker, "packets")
         wait("rows in the sink", lambda: list((tmp_path / "out").glob("*.parquet")))
         _, process = driver(started, "talkers_in")
         os.kill(process["pid"], signal.SIGKILL)

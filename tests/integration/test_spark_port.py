@@ -61,7 +61,7 @@ def port_plan() -> Plan:
     )
 
 
-class Program:
+class PortProgram:
     def __init__(self, base: Path, how: str) -> None:
         command = [sys.executable, str(TESTS / "support" / "port_program.py"), str(base), how]
         env = {**os.environ, "PYTHONPATH": PATHS, "PYSPARK_PYTHON": sys.executable}
@@ -100,20 +100,20 @@ def test_a_program_that_is_killed_and_started_again_hands_every_row_over_once(tm
         "secret_file": str(tmp_path / "run" / "secret"),
     }  # fmt: skip
     (tmp_path / "run" / "run.json").write_text(json.dumps(run_json))
-    programs: list[Program] = []
+    programs: list[PortProgram] = []
     try:
         nodes.start()
         nodes.wait_up()
         add_file(tmp_path, 0, files[0])
         add_file(tmp_path, 1, files[1])
-        programs.append(Program(tmp_path, "stay"))
+        programs.append(PortProgram(tmp_path, "stay"))
         nodes.until("two batches", lambda: ledger_of(nodes) >= 1, 240)
         programs[0].kill()
         for done in ("1", ".1.crc"):  # as if it had died before Spark noted the second one: it runs it again
             (tmp_path / "checkpoint" / "commits" / done).unlink(missing_ok=True)
         nodes.kill("n1")  # and a node, meanwhile
         add_file(tmp_path, 2, [*files[2], *late])
-        programs.append(Program(tmp_path, "once"))
+        programs.append(PortProgram(tmp_path, "once"))
         said = {a["attempt"]: a["said"] for a in map(json.loads, programs[1].output(300).splitlines())}
         assert "port packets is written by another query" in said["another checkpoint"]
         assert "'value' is missing, declared int64" in said["another schema"]

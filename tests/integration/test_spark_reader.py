@@ -59,7 +59,7 @@ def talkers_plan() -> Plan:
     )
 
 
-class Guest:
+class GuestProgram:
     """A Spark program, and what it may find."""
 
     def __init__(self, spark: Any, nodes: Nodes) -> None:
@@ -140,7 +140,7 @@ def a_run(home: Path) -> Nodes:
 
 
 @pytest.fixture
-def guest(spark, tmp_path: Path) -> Iterator[Guest]:
+def guest(spark, tmp_path: Path) -> Iterator[GuestProgram]:
     nodes = a_run(tmp_path / "run")
     (nodes.dir / "hold").touch()  # the sink takes nothing until it is let
     (nodes.dir / "closed").write_text("0")  # and no row comes before `begin`
@@ -148,12 +148,12 @@ def guest(spark, tmp_path: Path) -> Iterator[Guest]:
         nodes.start()
         nodes.wait_up()
         nodes.until("the source", lambda: max(nodes.status(n)["ledgers"]["s0"]["batch"] for n in nodes.names) >= 0, 60)
-        yield Guest(spark, nodes)
+        yield GuestProgram(spark, nodes)
     finally:
         nodes.close()
 
 
-def test_a_guest_reads_exactly_what_is_retained_while_the_run_goes_on(guest: Guest):
+def test_a_guest_reads_exactly_what_is_retained_while_the_run_goes_on(guest: GuestProgram):
     nodes = guest.nodes
     frame = guest.spark.read.format("holdfast").options(**guest.options()).load()
     types = {"window_start": "timestamp", "window_end": "timestamp", "key": "bigint", "n": "bigint", "total": "bigint"}
@@ -185,7 +185,7 @@ def test_a_guest_reads_exactly_what_is_retained_while_the_run_goes_on(guest: Gue
     nodes.finish()
 
 
-def test_a_guest_takes_what_is_there_in_batches_of_a_limited_size(guest: Guest, tmp_path: Path):
+def test_a_guest_takes_what_is_there_in_batches_of_a_limited_size(guest: GuestProgram, tmp_path: Path):
     nodes = guest.nodes
     guest.begin()
     nodes.until("many windows", lambda: min(guest.ends().values(), default=0) > 1_500)
@@ -224,7 +224,7 @@ def change_offsets(checkpoint: Path, change: Callable[[dict], None]) -> None:
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_guest_with_the_checkpoint_of_another_run_fails_and_no_node_does(guest: Guest, tmp_path: Path):
+def test_a_guest_with_the_checkpoint_of_another_run_fails_and_no_node_does(guest: GuestProgram, tmp_path: Path):
     nodes, checkpoint = guest.nodes, tmp_path / "checkpoint"
     guest.begin()
     nodes.until("some windows", lambda: min(guest.ends().values(), default=0) > 100)
@@ -263,7 +263,9 @@ def test_a_guest_with_the_checkpoint_of_another_run_fails_and_no_node_does(guest
     nodes.finish()
 
 
-def test_of_two_queries_with_one_name_the_later_reads_on_and_the_earlier_says_why_not(guest: Guest, tmp_path: Path):
+def test_of_two_queries_with_one_name_the_later_reads_on_and_the_earlier_says_why_not(
+    guest: GuestProgram, tmp_path: Path
+):
     guest.begin()
     frames = [
         guest.spark.readStream.format("holdfast").options(**guest.options(**name)).load()
@@ -296,7 +298,7 @@ def test_of_two_queries_with_one_name_the_later_reads_on_and_the_earlier_says_wh
 
 
 def test_what_cannot_be_read_is_one_clear_error(spark, tmp_path: Path):
-    guest = Guest(spark, a_run(tmp_path / "run"))
+    guest = GuestProgram(spark, a_run(tmp_path / "run"))
 
     def said(**changed: str) -> str:
         with pytest.raises(Exception, match="holdfast") as error:

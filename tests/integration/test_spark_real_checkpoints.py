@@ -16,7 +16,7 @@ from holdfast.spark import checkpoint
 pytestmark = pytest.mark.spark
 
 
-class Query:
+class FileQuery:
     """A query over files that remembers what each batch held; `stop_after` fails it inside that batch."""
 
     def __init__(self, spark, source, directory) -> None:
@@ -58,7 +58,7 @@ def query(spark, tmp_path):
         write_json(source, i, rows=10 + i)
         os.utime(source / f"{i:05d}.json", (i, i))  # the file source goes by this, in milliseconds
     checkpoint.agree(tmp_path / "ck", "s", "q", None)
-    return Query(spark, source, tmp_path / "ck")
+    return FileQuery(spark, source, tmp_path / "ck")
 
 
 def test_spark_takes_the_id_runs_again_what_does_not_count_and_skips_what_does(query, tmp_path):
@@ -73,7 +73,7 @@ def test_spark_takes_the_id_runs_again_what_does_not_count_and_skips_what_does(q
     query.run()
     assert query.batches == {0: [10], 1: [11], 2: [12, 12]}  # once more, and the same rows
 
-    other = Query(query.spark, query.source, tmp_path / "copy")
+    other = FileQuery(query.spark, query.source, tmp_path / "copy")
     checkpoint.agree(other.directory, "s", "q", commit(other.directory, 2))  # the ledger has it
     write_json(other.source, 3, rows=20)
     other.run()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from holdfast.prescriber import Scenario
-from holdfast.prescriber.models import Plan, catalogue
+from holdfast.prescriber.models import StrategyPlan, catalogue
 from holdfast.prescriber.models.aa_periodic import cheapest_interval, recovery_spent
 from holdfast.prescriber.optimise import settle
 
@@ -48,23 +48,25 @@ def printed_b1_b2(u, s, c, k):
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("u", [0.02, 0.4, 0.8])
 def test_section_4_budget_spent_equals_the_printed_integrals(k, u):
-    plan = Plan(u / (1 - u), k + 2, 0.3)
+    plan = StrategyPlan(u / (1 - u), k + 2, 0.3)
     assert recovery_spent(params(), plan, k) == pytest.approx(printed_b1_b2(u, 0.05, 0.3, k), rel=1e-9)
 
 
 def test_section_4_cost_has_the_printed_form():
     n, k, f, s, c = 4, 3, 100.0, 5.0, 20.0
     printed = ((k + 1 + 2 * n) * f + n * 2 * (s + c / 2) + (k + 1) * s * f / c) / ((k + 3) * f)
-    assert PUBLISHED["aa_periodic"].cost(params(), Plan(1.0, n, c / f)) == pytest.approx(printed)
+    assert PUBLISHED["aa_periodic"].cost(params(), StrategyPlan(1.0, n, c / f)) == pytest.approx(printed)
 
 
 def test_section_4_the_cheapest_interval_is_where_the_printed_cost_is_least():
     at = cheapest_interval(params(), 4)
     cost = PUBLISHED["aa_periodic"].cost
-    assert cost(params(), Plan(1.0, 4, at)) < min(cost(params(), Plan(1.0, 4, at * x)) for x in (0.99, 1.01))
+    assert cost(params(), StrategyPlan(1.0, 4, at)) < min(
+        cost(params(), StrategyPlan(1.0, 4, at * x)) for x in (0.99, 1.01)
+    )
 
 
 def test_a_node_that_may_miss_output_replays_less_than_one_that_may_not():
-    assert PUBLISHED["replay_missing"].cost(params(), Plan(0.5, 1, 1.0)) < PUBLISHED["replay"].cost(
-        params(), Plan(0.5, 1, 1.0)
+    assert PUBLISHED["replay_missing"].cost(params(), StrategyPlan(0.5, 1, 1.0)) < PUBLISHED["replay"].cost(
+        params(), StrategyPlan(0.5, 1, 1.0)
     )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.prescriber import Scenario, catalogue, prescribe
-from holdfast.prescriber.models import Plan
+from holdfast.prescriber.models import StrategyPlan
 from holdfast.prescriber.recommend import assess
 
 MODELS = {kind: catalogue(kind, rough=True) for kind in ("exact", "published")}  # rough: the same paths, sooner
@@ -60,7 +60,7 @@ def test_every_strategy_answers_with_finite_numbers_or_a_reason(scenario, kind, 
 def test_downtime_is_a_number_from_zero_up_wherever_the_search_may_look(scenario, kind, log_a, log_interval, copies):
     params = scenario.params()
     for model in MODELS[kind].values():
-        plan = Plan(math.exp(log_a), copies if model.multi else model.copies_min, 10.0**log_interval)
+        plan = StrategyPlan(math.exp(log_a), copies if model.multi else model.copies_min, 10.0**log_interval)
         down = model.downtime(params, plan)
         assert down >= 0.0
         assert not math.isnan(model.cost(params, plan))

@@ -291,7 +291,7 @@ def holes_are_skipped() -> list[Patch]:
 
 @mutant
 def epoch_not_raised_on_promotion() -> list[Patch]:
-    right = placement.Plan.put
+    right = placement.Draft.put
 
     def put(self, asset, **fields):
         if "epoch" in fields and asset not in self.places:
@@ -300,7 +300,7 @@ def epoch_not_raised_on_promotion() -> list[Patch]:
             fields.pop("epoch", None)
         right(self, asset, **fields)
 
-    return [(placement.Plan, "put", put)]
+    return [(placement.Draft, "put", put)]
 
 
 @mutant

@@ -76,7 +76,7 @@ def ask_record(peer: Peer, names: list[str]) -> Record:
     raise SystemExit("no node answers")
 
 
-class Child:
+class ScriptedChild:
     def __init__(self) -> None:
         self.commands = Commands()
         order = self.commands.order
@@ -104,7 +104,7 @@ class Child:
             self.loop.received(source, message)
 
 
-class Source(Child):
+class ScriptedSource(ScriptedChild):
     """Feeds what has appeared since the start of the test."""
 
     def run(self) -> None:
@@ -175,7 +175,7 @@ class Source(Child):
                 return effect
 
 
-class Sink(Child):
+class ScriptedSink(ScriptedChild):
     """Writes one file per batch. Offsets are planned on disk first; a batch that is written twice is the same."""
 
     def run(self) -> None:
@@ -270,9 +270,10 @@ def read_sink(path: Path) -> dict[str, list[pa.RecordBatch]]:
 
 
 def main() -> None:
-    with_kind = Child()
+    with_kind = ScriptedChild()
     kind = with_kind.plan.stage(with_kind.stage).kind
-    with_kind.__class__ = Source if kind == "source" else Sink  # the order is on stdin, and can be read once
+    # the order is on stdin, and can be read once
+    with_kind.__class__ = ScriptedSource if kind == "source" else ScriptedSink
     with_kind.run()  # pyright: ignore[reportAttributeAccessIssue]
     sys.stdout.flush()
     os._exit(0)

@@ -162,7 +162,7 @@ class Broker:
         self.gateway.close()
 
 
-class Feed:
+class TopicFeed:
     """Sends a second of packets (support/packets.py) every so often until it is stopped."""
 
     def __init__(self, broker: Broker, topic: str, every_s: float = 0.3, rows: int = 120) -> None:

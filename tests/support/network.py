@@ -61,7 +61,7 @@ def _unavailable() -> str:
     return f"this user cannot make a network of its own: {done.stderr.strip()}" if done.returncode else ""
 
 
-class Network:
+class NamespaceNetwork:
     """Cables between nodes, all plugged into one bridge."""
 
     def __init__(self, names: list[str]) -> None:

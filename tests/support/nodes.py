@@ -28,7 +28,7 @@ from support.plans import TOP_WINDOW_US, WINDOW_US
 from support.source import KEYS, rows
 
 if TYPE_CHECKING:
-    from support.network import Network
+    from support.network import NamespaceNetwork
 
 TESTS = Path(__file__).parent.parent
 PATHS = f"{TESTS.parent / 'src'}{os.pathsep}{TESTS}"
@@ -60,7 +60,7 @@ class Nodes:
         source: dict[str, Any] | None = None,
         scheme: str = "grpc",
         submit: bool = False,
-        network: Network | None = None,
+        network: NamespaceNetwork | None = None,
     ) -> None:
         self.dir = dir
         self.plan = plan

@@ -1,30 +1,25 @@
-"""The layers of docs/STYLE as a test: imports point down, and below the drivers nothing knows a clock or a socket."""
+"""The layers, kept by one test: who may import whom is the table in ARCHITECTURE.md, which is read here.
+
+Below the drivers nothing knows a clock, a thread, a socket or Spark; what decides (model, logs, core) knows no file and
+no Arrow either, and walks no set, because its order would differ from run to run.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "holdfast"
 
-#: From the bottom up. A part may import what is below its line, and what stands to its left in its own line if the
-#: line allows it.
-LAYERS: list[tuple[bool, tuple[str, ...]]] = [
-    (True, ("errors", "kernelcache", "model")),
-    (True, ("state", "logs", "operators")),
-    (True, ("core", "pipeline")),
-    (True, ("jvm",)),
-    (False, ("prescriber", "sim")),
-    (True, ("runtime", "spark")),  # a stage's driver is a process of the runtime
-    (True, ("examples", "cli")),
-]
-#: The two worlds of the core do not know each other, whatever the order of the lines says.
-STRANGERS = {"runtime": {"sim"}, "spark": {"sim"}}
-PURE = {part for _, line in LAYERS[:3] for part in line}
+#: What decides, and runs unchanged in the simulator and on real nodes.
+DECIDES = ("model", "logs", "core")
+PURE = ("errors", "kernelcache", *DECIDES, "state", "operators", "pipeline")
 IMPURE_MODULES = (
     "time",
     "threading",
@@ -37,16 +32,16 @@ IMPURE_MODULES = (
     "pyspark",
     "pyarrow.flight",
 )
+NOT_FOR_WHAT_DECIDES = (*IMPURE_MODULES, "os", "io", "pathlib", "datetime", "pyarrow", "numpy", "numba")
 
 
-def _allowed(part: str) -> set[str]:
-    below: set[str] = set()
-    for neighbours, line in LAYERS:
-        if part in line:
-            own = set(line[: line.index(part)]) if neighbours else set()
-            return (below | {part} | own) - STRANGERS.get(part, set())
-        below |= set(line)
-    raise AssertionError(f"src/holdfast/{part} has no place in LAYERS: say where it belongs")
+def layers_in(page: str) -> dict[str, set[str]]:
+    """The rows `| part | what | may import |` of a page, from the bottom up."""
+    rows = re.findall(r"^\| `(\w+)` \| .+? \|(.*)\|$", page, re.M)
+    return {part: set(re.findall(r"`(\w+)`", below)) for part, below in rows}
+
+
+LAYERS = layers_in((ROOT / "ARCHITECTURE.md").read_text().partition("## Layers")[2].partition("\n## ")[0])
 
 
 def _only_for_types(tree: ast.Module) -> set[ast.AST]:
@@ -84,12 +79,22 @@ def _random_globals(source: str) -> list[str]:
     ]
 
 
+def _sets_walked(source: str) -> list[str]:
+    """Loops over a set that is written down in the loop itself."""
+    return [
+        ast.unparse(node.iter)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.For | ast.comprehension) and isinstance(node.iter, ast.Set | ast.SetComp)
+    ]
+
+
 def _imports(name: str, module: str) -> bool:
     return name == module or name.startswith(module + ".")
 
 
-def _modules() -> list[Path]:
-    return sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py" and p.name != "__main__.py")
+def _modules(parts: tuple[str, ...] | None = None) -> list[Path]:
+    found = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
+    return found if parts is None else [p for p in found if _part(p) in parts]
 
 
 def _part(path: Path) -> str:
@@ -104,21 +109,37 @@ def _name(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
+def test_the_table_names_every_part_of_the_tree_and_points_down():
+    assert set(LAYERS) == {_part(path) for path in _modules()}
+    below: set[str] = set()
+    for part, allowed in LAYERS.items():
+        assert allowed <= below, f"{part} stands below {allowed - below} in ARCHITECTURE.md"
+        below.add(part)
+
+
 @pytest.mark.parametrize("path", _modules(), ids=_name)
 def test_imports_point_down(path):
-    allowed = _allowed(_part(path))
+    allowed = LAYERS[_part(path)] | {_part(path), "__version__"}
     for name in imports_of(path.read_text(), _package(path)):
         if _imports(name, "holdfast"):
             target = [*name.split("."), "__version__"][1]
-            assert target in allowed or target == "__version__", f"{_part(path)} may not import {name}"
+            assert target in allowed, f"{_part(path)} may not import {name}: see Layers in ARCHITECTURE.md"
 
 
-@pytest.mark.parametrize("path", [p for p in _modules() if _part(p) in PURE], ids=_name)
+@pytest.mark.parametrize("path", _modules(PURE), ids=_name)
 def test_pure_layers_know_no_clock_thread_socket_or_cluster(path):
     source = path.read_text()
     for name in imports_of(source, _package(path)):
         assert not any(_imports(name, module) for module in IMPURE_MODULES), f"a pure layer imports {name}"
     assert _random_globals(source) == [], "inject a random.Random"
+
+
+@pytest.mark.parametrize("path", _modules(DECIDES), ids=_name)
+def test_what_decides_knows_no_file_and_walks_no_set(path):
+    source = path.read_text()
+    for name in imports_of(source, _package(path)):
+        assert not any(_imports(name, module) for module in NOT_FOR_WHAT_DECIDES), f"what decides imports {name}"
+    assert _sets_walked(source) == []
 
 
 def _only_collects(tree: ast.Module) -> bool:
@@ -151,13 +172,14 @@ def test_the_checks_themselves_find_what_they_look_for():
     assert found == ["time", "random", "pyarrow.flight"]
     assert _random_globals(source) == ["random.shuffle"]
     assert _random_globals("import random\nr = random.Random(3)\n") == []
+    assert _sets_walked("for x in {1, 2}:\n    pass\n") == ["{1, 2}"]
+    assert _sets_walked("for x in [1, 2]:\n    pass\n") == []
     assert list(imports_of("from . import a\nfrom ..b import c\n", "holdfast.x.y")) == [
         "holdfast.x.y.a",
         "holdfast.x.b.c",
     ]
     assert list(imports_of("if TYPE_CHECKING:\n    import time\n")) == []
-    assert "operators" not in _allowed("state")
-    assert "state" in _allowed("operators")
-    assert "runtime" not in _allowed("sim")
-    with pytest.raises(AssertionError, match="no place"):
-        _allowed("utils")
+    assert layers_in("| `a` | low | |\n| `b` | high | `a` |\n") == {"a": set(), "b": {"a"}}
+    assert "runtime" not in LAYERS["sim"]
+    assert "sim" not in LAYERS["runtime"] | LAYERS["spark"]
+    assert not {"state", "operators"} & LAYERS["core"]

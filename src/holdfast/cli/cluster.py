@@ -18,7 +18,7 @@ from holdfast.runtime.config import load_cluster
 from holdfast.runtime.disk.journal import write_whole
 
 from .planning import plan_file
-from .runs import JsonOption, Run, say
+from .runs import JsonOption, RunFile, say
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The node's TOML file; see docs/configuration.md.")]
 
@@ -75,7 +75,7 @@ def submit(
         plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
-    run = Run(
+    run = RunFile(
         pipeline=plan.pipeline,
         source=str(file.resolve()),
         cwd=os.getcwd(),
@@ -114,7 +114,7 @@ def submit(
     typer.echo(f"{plan.pipeline} runs on {where}; holdfast status {directory}")
 
 
-def _nodes(run: Run) -> tuple[str, dict[str, Plan]]:
+def _nodes(run: RunFile) -> tuple[str, dict[str, Plan]]:
     """A node that answers, and what each of them runs already."""
     up = [name for name, _ in _answers(run, "ping", 5.0)]
     up = up or [run.ask("ping")["name"]]  # which says who does not answer, and why
@@ -123,7 +123,7 @@ def _nodes(run: Run) -> tuple[str, dict[str, Plan]]:
     return min(up), {name: msgspec.json.decode(answer, type=Plan) for name, answer in plans}
 
 
-def _answers(run: Run, action: str, timeout_s: float) -> list[tuple[str, bytes]]:
+def _answers(run: RunFile, action: str, timeout_s: float) -> list[tuple[str, bytes]]:
     caller = run.caller()
     try:
         return [(n, answer) for n, answer in caller.call_all(action, timeout=timeout_s) if isinstance(answer, bytes)]

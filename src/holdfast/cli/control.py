@@ -14,7 +14,7 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
-from .runs import JsonOption, Run, RunArgument, find_run, process_started, say
+from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
 from .story import read_events
 from .watch import cluster_status
 
@@ -58,7 +58,7 @@ def drain(
         typer.echo(f"{node} holds nothing any more ({took:.1f} s); it can be stopped.")
 
 
-def _held(run: Run, node: str) -> list[str]:
+def _held(run: RunFile, node: str) -> list[str]:
     places = cluster_status(run)["record"]["places"]
     seats = ("primary", "backup", "joining")
     return sorted(a for a, p in places.items() if any((p[s] or "").partition("#")[0] == node for s in seats))
@@ -100,7 +100,7 @@ def stop(
         typer.echo(f"{found.pipeline} is stopped{but}.")
 
 
-def finish_run(run: Run, *, limit_s: float, tell=None, told: threading.Event | None = None) -> None:
+def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event | None = None) -> None:
     """Seal an infinite watermark and wait until every stage says that it has finished, or until `told` to give up."""
     given_up = told or threading.Event()
     deadline = time.monotonic() + limit_s
@@ -142,7 +142,7 @@ def finish_run(run: Run, *, limit_s: float, tell=None, told: threading.Event | N
             return
 
 
-def _finish_ports(run: Run, limit_s: float) -> None:
+def _finish_ports(run: RunFile, limit_s: float) -> None:
     """Nobody but this command can end a stream whose rows come from another program."""
     from holdfast.spark.connect import Run as Way
     from holdfast.spark.connect import Target, plan_of
@@ -157,12 +157,12 @@ def _finish_ports(run: Run, limit_s: float) -> None:
             finish(Target(run=way, directory=run.dir, plan=plan, stage=stage, wait_s=limit_s))
 
 
-def has_finished(run: Run) -> bool:
+def has_finished(run: RunFile) -> bool:
     """Does the run itself say so?"""
     return any(event.get("event") == "finished" for event in read_events(run.path))
 
 
-def unfinished(run: Run) -> list[str]:
+def unfinished(run: RunFile) -> list[str]:
     """Stages that have not said that everything is through."""
     answers, _ = run.statuses()
     if not answers:
@@ -179,7 +179,7 @@ def unfinished(run: Run) -> list[str]:
     return sorted(asset for asset, done in stages.items() if not done)
 
 
-def _stop_process(run: Run) -> None:
+def _stop_process(run: RunFile) -> None:
     """End the `holdfast run` of this run, and wait for it: then its nodes have ended, too."""
     pid = run.supervisor
     try:

@@ -27,7 +27,7 @@ from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
 from .control import finish_run
-from .run import LocalRun, Options, start_run, until_told
+from .run import LocalRun, RunOptions, start_run, until_told
 from .runs import JsonOption, say
 from .story import read_events, sentence, write_event
 from .verify import verify_run
@@ -67,7 +67,7 @@ def demo(
     where = escape(str(home))
     console.print(f"[bold]Holdfast demo[/bold]: {nodes} nodes, {kills} kills in {seconds} s; everything is in {where}")
     file = _example(home)
-    options = Options(nodes=nodes, directory=home / "run", standby=standby, restart_s=3.0)
+    options = RunOptions(nodes=nodes, directory=home / "run", standby=standby, restart_s=3.0)
     with until_told() as told:
         started = start_run(file, options, lambda line: console.print(f"  {line}", markup=False), told)
         try:

@@ -178,22 +178,32 @@ def prescribe_command(
     files = [path for path in (from_ if not measured else None, file) if path is not None]
     parameters = _merge(flags, files, measured)
     prices = Prices(network=price_network, cpu=price_cpu, storage=price_storage, memory=price_memory)
-    rankings = [("", parameters)]
-    if what_if:
-        rankings.append(("what if " + ", ".join(what_if), _what_if(what_if, parameters)))
     fixed: dict[str, object] = {"models": models, "allow_missing": allow_missing}
-    results = []
-    for label, values in rankings:
-        scenario, choices = build(values)
-        scenario, choices = shard(scenario, shards), {**choices, **fixed}
-        found = prescribe(scenario, prices=prices if prices != Prices() else None, **choices)  # type: ignore[arg-type]
-        turns = _turns_text(scenario, choices) if show_sensitivity else []
-        if plot is not None and not label:
-            from holdfast.prescriber.plots import plot_over_sla
-
-            plot_over_sla(scenario, plot, choices)
-        results.append((label, found, turns))
+    results = [_rank("", parameters, shards, prices, fixed, show_sensitivity, plot)]
+    if what_if:
+        label = "what if " + ", ".join(what_if)
+        results.append(_rank(label, _what_if(what_if, parameters), shards, prices, fixed, show_sensitivity, None))
     _print(results, as_json)
+
+
+def _rank(
+    label: str,
+    values: dict[str, object],
+    shards: int,
+    prices: Prices,
+    fixed: dict[str, object],
+    turns: bool,
+    plot: str | None,
+) -> tuple[str, Prescription, list[str]]:
+    """One ranking under its label, with what would change it if `turns`; drawn into the file `plot` if given."""
+    scenario, choices = build(values)
+    scenario, choices = shard(scenario, shards), {**choices, **fixed}
+    found = prescribe(scenario, prices=prices if prices != Prices() else None, **choices)  # type: ignore[arg-type]
+    if plot is not None:
+        from holdfast.prescriber.plots import plot_over_sla
+
+        plot_over_sla(scenario, plot, choices)
+    return label, found, _turns_text(scenario, choices) if turns else []
 
 
 def _print(results: list[tuple[str, Prescription, list[str]]], as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """`holdfast run`: plan a file, start nodes on this machine, watch over them until the run ends.
 
-The parts do the work: `planning` plans in a process of its own, `runtime.local` keeps the node processes alive, the
+The parts do the work: `planning` plans in a process of its own, `runtime.client.local` keeps the node processes alive, the
 nodes start Spark. This command only ties them together and shows what happens.
 """
 
@@ -38,7 +38,7 @@ from holdfast.spark.session import is_here
 from .alone import run_alone
 from .control import unfinished
 from .planning import check_file, plan_file
-from .runs import RUNS, Run, made_in, process_started, read_run, remove
+from .runs import RUNS, RunFile, made_in, process_started, read_run, remove
 from .story import read_events, write_event
 from .watch import cluster_status, failing, status_view
 
@@ -47,7 +47,7 @@ WARM_LIMIT_S = 600
 SLA_LOOK_S = 5.0
 
 
-class Options(msgspec.Struct, kw_only=True, frozen=True):
+class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     """How a local run is set up."""
 
     nodes: int = 4
@@ -64,7 +64,7 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
 class LocalRun:
     """A pipeline on this machine: its directory, its plan, its nodes."""
 
-    def __init__(self, run: Run, plan: Plan, nodes: LocalNodes, warnings: list[str]) -> None:
+    def __init__(self, run: RunFile, plan: Plan, nodes: LocalNodes, warnings: list[str]) -> None:
         self.run = run
         self.plan = plan
         self.nodes = nodes
@@ -82,7 +82,7 @@ class LocalRun:
 
 def start_run(
     file: Path,
-    options: Options,
+    options: RunOptions,
     tell: Callable[[str], None] = lambda line: None,
     told: threading.Event | None = None,
 ) -> LocalRun:
@@ -108,7 +108,7 @@ def start_run(
 def _start(
     file: Path,
     directory: Path,
-    options: Options,
+    options: RunOptions,
     settings: dict[str, Any],
     tell: Callable[[str], None],
     told: threading.Event | None,
@@ -126,7 +126,7 @@ def _start(
         settings=settings,
         restart_s=options.restart_s,
     )
-    run = Run(
+    run = RunFile(
         pipeline=plan.pipeline,
         source=str(file.resolve()),
         cwd=os.getcwd(),
@@ -157,7 +157,7 @@ def _warm(directory: Path, told: threading.Event | None) -> None:
         raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
 
 
-def _make_directory(file: Path, options: Options) -> Path:
+def _make_directory(file: Path, options: RunOptions) -> Path:
     directory = options.directory or RUNS / file.stem
     keep = [file]
     if (directory / "run.json").exists():
@@ -197,7 +197,7 @@ def _check_ended(directory: Path) -> list[Path]:
     return [Path(run.source)]
 
 
-def _settings(options: Options) -> dict[str, Any]:
+def _settings(options: RunOptions) -> dict[str, Any]:
     """Settings of every node, checked before anything is started."""
     found: dict[str, Any] = {"master": options.master, "standby": options.standby}
     conf = dict(_pair(pair) for pair in options.conf)
@@ -264,7 +264,7 @@ def run_command(
                holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --explain
     """
-    options = Options(
+    options = RunOptions(
         nodes=nodes,
         directory=directory,
         fresh=fresh,

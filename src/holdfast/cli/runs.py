@@ -35,7 +35,7 @@ RunArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
 
-class Run(msgspec.Struct, kw_only=True):
+class RunFile(msgspec.Struct, kw_only=True):
     """What `run.json` says."""
 
     pipeline: str
@@ -147,10 +147,10 @@ def remove(paths: list[Path]) -> None:
             path.unlink()
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> RunFile:
     file = directory / "run.json"
     try:
-        run = msgspec.json.decode(file.read_bytes(), type=Run)
+        run = msgspec.json.decode(file.read_bytes(), type=RunFile)
     except OSError:
         raise ConfigError(
             f"no run in {directory}",
@@ -163,7 +163,7 @@ def read_run(directory: Path) -> Run:
     return run
 
 
-def find_run(directory: Path | None) -> Run:
+def find_run(directory: Path | None) -> RunFile:
     """The run in this directory, or the newest one under ./holdfast-run."""
     if directory is not None:
         return read_run(directory)

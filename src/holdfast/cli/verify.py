@@ -19,7 +19,7 @@ from holdfast.runtime.config import read_plan
 
 from .alone import run_alone
 from .planning import last_words, own_stdout
-from .runs import JsonOption, Run, RunArgument, find_run, read_run, say
+from .runs import JsonOption, RunArgument, RunFile, find_run, read_run, say
 
 VERIFY_LIMIT_S = 3600
 
@@ -44,7 +44,7 @@ def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     raise typer.Exit(0 if verdict["holds"] else 1)
 
 
-def verify_run(run: Run, told: threading.Event | None = None) -> dict[str, Any]:
+def verify_run(run: RunFile, told: threading.Event | None = None) -> dict[str, Any]:
     """In a process of its own, in the directory where the run was started: the user's paths mean the same there."""
     try:
         done = run_alone(["-m", "holdfast.cli.verify", run.dir], limit_s=VERIFY_LIMIT_S, told=told, cwd=run.cwd)

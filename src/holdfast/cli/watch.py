@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError, PeerError
 from holdfast.model.ids import name_of
 from holdfast.runtime.node.events import KINDS
 
-from .runs import JsonOption, Run, RunArgument, find_run, say
+from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .story import Diaries, sentence
 
 #: How often `--watch` and `--follow` look again.
@@ -50,7 +50,7 @@ def status(
             time.sleep(LOOK_S)
 
 
-def cluster_status(run: Run) -> dict[str, Any]:
+def cluster_status(run: RunFile) -> dict[str, Any]:
     """One view of the cluster: the newest record, and what each node says of the shards and stages it has."""
     answers, preparing = run.statuses()
     if not answers:

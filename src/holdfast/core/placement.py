@@ -33,7 +33,7 @@ class Reports:
         return not (self.suspects or self.hellos or self.joined or self.yielded or self.drains or self.downs)
 
 
-class Plan:
+class Draft:
     """The next record under construction."""
 
     __slots__ = ("before", "draining", "imbalance_max", "load", "members", "places", "standby", "version")
@@ -64,9 +64,9 @@ class Plan:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, imbalance_max: int = 3, *, standby: bool = False) -> Plan | None:
+def plan(record: Record, reports: Reports, imbalance_max: int = 3, *, standby: bool = False) -> Draft | None:
     """The next record, or None if nothing is to be done."""
-    made = Plan(record, imbalance_max, standby)
+    made = Draft(record, imbalance_max, standby)
     if not _change_members(made, reports):
         _note_drains(made, reports)
     for asset in sorted(made.places):
@@ -81,7 +81,7 @@ def plan(record: Record, reports: Reports, imbalance_max: int = 3, *, standby: b
 # --- membership -----------------------------------------------------------------------------------------------------
 
 
-def _change_members(made: Plan, reports: Reports) -> bool:
+def _change_members(made: Draft, reports: Reports) -> bool:
     """Add, replace or remove one member."""
     for name in sorted(reports.hellos):
         life = reports.hellos[name]
@@ -102,7 +102,7 @@ def _change_members(made: Plan, reports: Reports) -> bool:
     return False
 
 
-def _leave(made: Plan, name: Name, *, gone_for_good: bool) -> None:
+def _leave(made: Draft, name: Name, *, gone_for_good: bool) -> None:
     """A member is gone. A ledger outlives a restart (its disk is there), but not a removal."""
     for asset in sorted(made.places):
         durable = asset.endswith(LEDGER)
@@ -117,7 +117,7 @@ def _leave(made: Plan, name: Name, *, gone_for_good: bool) -> None:
         made.put(asset, primary=primary, backup=backup, joining=joining, epoch=epoch, moving=moving)
 
 
-def _bury(made: Plan, name: Name, life: int) -> None:
+def _bury(made: Draft, name: Name, life: int) -> None:
     """A node shows itself in a new life: what only its old life held is lost, and the record says so."""
     for asset in sorted(made.places):
         primary = made.places[asset].primary
@@ -125,7 +125,7 @@ def _bury(made: Plan, name: Name, life: int) -> None:
             made.put(asset, primary=None, backup=None, joining=None, moving=False)
 
 
-def _note_drains(made: Plan, reports: Reports) -> None:
+def _note_drains(made: Draft, reports: Reports) -> None:
     fresh = [name for name in sorted(reports.drains) if name in made.members and name not in made.draining]
     left = len(made.members) - len(made.draining) - len(fresh)
     if fresh and left >= 1:
@@ -135,7 +135,7 @@ def _note_drains(made: Plan, reports: Reports) -> None:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def _settle(made: Plan, asset: Asset, reports: Reports) -> None:
+def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
     """Take up what primaries reported: a seat that joined, a primary that yielded."""
     place = made.places[asset]
     since, seat = reports.joined.get(asset, (-1, ""))
@@ -145,7 +145,7 @@ def _settle(made: Plan, asset: Asset, reports: Reports) -> None:
         made.put(asset, primary=place.backup, backup=place.primary, epoch=place.epoch + 1, moving=False)
 
 
-def _count_load(made: Plan) -> None:
+def _count_load(made: Draft) -> None:
     load = {name: 0 for name in sorted(made.members) if name not in made.leaving}
     for asset in sorted(made.places):
         for seat in made.places[asset].holders:
@@ -155,7 +155,7 @@ def _count_load(made: Plan) -> None:
     made.load = load
 
 
-def _lightest(made: Plan, *, without: tuple[Seat | None, ...], last_resort: bool = False) -> Name | None:
+def _lightest(made: Draft, *, without: tuple[Seat | None, ...], last_resort: bool = False) -> Name | None:
     """The member with the least to do; a leaving one only if there is no other (a backup there beats none)."""
     taken = {name_of(seat) for seat in without if seat}
     free = [(load, name) for name, load in made.load.items() if name not in taken]
@@ -168,17 +168,17 @@ def _lightest(made: Plan, *, without: tuple[Seat | None, ...], last_resort: bool
     return name
 
 
-def _seat(made: Plan, asset: Asset, name: Name) -> Seat:
+def _seat(made: Draft, asset: Asset, name: Name) -> Seat:
     return name if asset.endswith(LEDGER) else seat_of(name, made.members[name])
 
 
-def _stands(made: Plan, seat: Seat) -> bool:
+def _stands(made: Draft, seat: Seat) -> bool:
     """Is this seat a member, in this life?"""
     name = name_of(seat)
     return name in made.members and life_of(seat) in (0, made.members[name])
 
 
-def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
+def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
     """Give a stage a node, and every shard and ledger a backup; move what sits on a draining node."""
     place = made.places[asset]
     if place.is_stage:
@@ -195,7 +195,7 @@ def _protect(made: Plan, asset: Asset, reports: Reports) -> None:
         made.put(asset, moving=True)
 
 
-def _run_stage(made: Plan, asset: Asset, reports: Reports) -> None:
+def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
     """A stage whose node or driver is gone goes to its standby if it has one, else to the lightest member."""
     place = made.places[asset]
     standby = place.backup if _may_run(made, place.backup) else None
@@ -210,11 +210,11 @@ def _run_stage(made: Plan, asset: Asset, reports: Reports) -> None:
     made.put(asset, backup=standby)
 
 
-def _may_run(made: Plan, seat: Seat | None) -> bool:
+def _may_run(made: Draft, seat: Seat | None) -> bool:
     return seat is not None and _stands(made, seat) and name_of(seat) not in made.leaving
 
 
-def _balance(made: Plan) -> None:
+def _balance(made: Draft) -> None:
     """Move one backup from the fullest member to the emptiest (a node that came back has none)."""
     if len(made.load) < 3 or any(p.joining or p.moving for p in made.places.values()):
         return

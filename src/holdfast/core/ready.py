@@ -13,6 +13,8 @@ A driver does, in this order and no other:
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import msgspec
 
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
@@ -135,3 +137,9 @@ class Ready:
         self.apply: list[Effect] = []
         self.notes: list[Note] = []
         self.wake_ns = 0
+
+
+class Machine(Protocol):
+    """What a driver runs: a node, a stage's driver, a reader."""
+
+    def step(self, event: Any, now_ns: int) -> Ready: ...

@@ -12,13 +12,13 @@ No module imports pyspark: whoever needs DataFrames is handed a SparkSession.
 
 from holdfast.pipeline.api import Pipeline, Stream
 from holdfast.pipeline.explain import describe, explain
-from holdfast.pipeline.frames import Feed, feed_of, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.frames import StageFeed, feed_of, stage_frame, stage_function, stage_writer
 from holdfast.pipeline.load import load
 from holdfast.pipeline.planner import plan
 
 __all__ = [
-    "Feed",
     "Pipeline",
+    "StageFeed",
     "Stream",
     "describe",
     "explain",

@@ -28,8 +28,8 @@ from holdfast.pipeline.graph import (
     Aggregate,
     Frame,
     Graph,
+    GraphNode,
     JoinOf,
-    Node,
     Port,
     Session,
     Sink,
@@ -183,7 +183,7 @@ class Pipeline:
 class Stream:
     """Rows with an event time, on their way through a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, node: Node) -> None:
+    def __init__(self, pipeline: Pipeline, node: GraphNode) -> None:
         self.pipeline = pipeline
         self.node = node
 
@@ -319,7 +319,7 @@ class Stream:
     def _next(self) -> int:
         return len(self.pipeline.graph.nodes)
 
-    def _add(self, node: Node) -> Stream:
+    def _add(self, node: GraphNode) -> Stream:
         return Stream(self.pipeline, self.pipeline.graph.add(node))
 
     def _name(self, given: str | None, wish: str) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.pipeline import durations
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.graph import Aggregate, JoinOf, Session, Source, Stateful
-from holdfast.pipeline.layout import Layout, Operator, Stage, lay_out
+from holdfast.pipeline.layout import Layout, OperatorLayout, Stage, lay_out
 
 
 def explain(pipeline: Pipeline, spark: Session | None = None) -> str:
@@ -62,7 +62,7 @@ def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any]) -> dict[str, Any
     return described
 
 
-def _operator(op: Operator, layout: Layout, outputs: dict[str, pa.Schema]) -> dict[str, Any]:
+def _operator(op: OperatorLayout, layout: Layout, outputs: dict[str, pa.Schema]) -> dict[str, Any]:
     node = op.node
     described: dict[str, Any] = {
         "name": op.name,

@@ -75,7 +75,7 @@ def stage_writer(pipeline: Pipeline, stage_id: str) -> Callable[[Frame], Writer]
 
 
 @dataclass(frozen=True)
-class Feed:
+class StageFeed:
     """How rows of a stage cross to one input of an operator.
 
     With `partial`: group by the expressions of `group` (`pane_start` and the keys, named as in the dict) and compute
@@ -90,7 +90,7 @@ class Feed:
     partial: dict[str, str] = field(default_factory=dict)
 
 
-def feed_of(operator: OperatorPlan, number: int) -> Feed:
+def feed_of(operator: OperatorPlan, number: int) -> StageFeed:
     """How a stage feeds input `number` of an operator. Late rows and rows without event time are out before."""
     given = operator.inputs[number]
     schema = wire_schema(given)
@@ -100,7 +100,7 @@ def feed_of(operator: OperatorPlan, number: int) -> Feed:
     if isinstance(built, WindowAggregate):
         for name, sql in built.partial_sql().items():
             (group if name == "pane_start" or name in given.by else partial)[name] = sql
-    return Feed(tuple(schema.names), given.by, schema, group, partial)
+    return StageFeed(tuple(schema.names), given.by, schema, group, partial)
 
 
 def combine(stage: Stage, roots: Sequence[Frame]) -> Frame:

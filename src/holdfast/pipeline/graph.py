@@ -17,14 +17,14 @@ Writer = Any
 
 
 @dataclass(eq=False, kw_only=True)
-class Node:
+class GraphNode:
     number: int
     #: File and line of the call.
     where: str
 
 
 @dataclass(eq=False, kw_only=True)
-class Source(Node):
+class Source(GraphNode):
     read: Callable[[Session], Frame]
     event_time: str
     delay_us: int
@@ -53,10 +53,10 @@ class Port(Source):
 
 
 @dataclass(eq=False, kw_only=True)
-class Step(Node):
+class Step(GraphNode):
     """A map or a filter: a function from DataFrame to DataFrame, without state."""
 
-    parent: Node
+    parent: GraphNode
     kind: str
     apply: Callable[[Frame], Frame]
 
@@ -66,8 +66,8 @@ class Step(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class UnionOf(Node):
-    parents: tuple[Node, ...]
+class UnionOf(GraphNode):
+    parents: tuple[GraphNode, ...]
 
     @property
     def label(self) -> str:
@@ -84,7 +84,7 @@ class AggCall:
 
 
 @dataclass(eq=False, kw_only=True)
-class Stateful(Node):
+class Stateful(GraphNode):
     name: str
     shards: int
     mode: str
@@ -96,7 +96,7 @@ class Stateful(Node):
 
 @dataclass(eq=False, kw_only=True)
 class Aggregate(Stateful):
-    parent: Node
+    parent: GraphNode
     #: Microseconds, or rows of a key (`counted`).
     size: int
     step: int
@@ -108,8 +108,8 @@ class Aggregate(Stateful):
 
 @dataclass(eq=False, kw_only=True)
 class JoinOf(Stateful):
-    left: Node
-    right: Node
+    left: GraphNode
+    right: GraphNode
     on: tuple[tuple[str, str], ...]
     how: str
     #: (after_us, before_us), or None: both in the same window of `window_us`.
@@ -119,8 +119,8 @@ class JoinOf(Stateful):
 
 
 @dataclass(eq=False, kw_only=True)
-class Sink(Node):
-    parent: Node
+class Sink(GraphNode):
+    parent: GraphNode
     name: str
     write: Callable[[Frame], Writer]
     #: What `verify` reads as the content of the sink, if it cannot find out itself.
@@ -133,7 +133,7 @@ class Sink(Node):
 
 @dataclass
 class Graph:
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[GraphNode] = field(default_factory=list)
 
     def add(self, node: Any) -> Any:
         self.nodes.append(node)
@@ -143,7 +143,7 @@ class Graph:
         return [n for n in self.nodes if isinstance(n, kind)]
 
 
-def parents_of(node: Node) -> tuple[Node, ...]:
+def parents_of(node: GraphNode) -> tuple[GraphNode, ...]:
     match node:
         case Step() | Aggregate() | Sink():
             return (node.parent,)

@@ -22,7 +22,18 @@ from holdfast.model.ids import shard_edge, stage_edge
 from holdfast.model.plan import shard_id
 from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.graph import Aggregate, JoinOf, Node, Port, Sink, Source, Stateful, Step, UnionOf, parents_of
+from holdfast.pipeline.graph import (
+    Aggregate,
+    GraphNode,
+    JoinOf,
+    Port,
+    Sink,
+    Source,
+    Stateful,
+    Step,
+    UnionOf,
+    parents_of,
+)
 
 #: The event time of an aggregate's output: its window's last microsecond.
 WINDOW_TIME = "window_time"
@@ -73,7 +84,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputLayout:
     """One input of an operator: from one stage or one operator. A join's right side has side 1."""
 
     side: int
@@ -85,9 +96,9 @@ class Input:
 
 
 @dataclass
-class Operator:
+class OperatorLayout:
     node: Stateful
-    inputs: list[Input] = field(default_factory=list)
+    inputs: list[InputLayout] = field(default_factory=list)
     #: Operators that it feeds directly: (operator, number of its input).
     feeds: list[tuple[str, int]] = field(default_factory=list)
 
@@ -102,7 +113,7 @@ class Operator:
 
 @dataclass
 class Layout:
-    operators: dict[str, Operator]
+    operators: dict[str, OperatorLayout]
     stages: dict[str, Stage]
 
     def port(self, producer: str, feed: tuple[str, int], index: int) -> int:
@@ -138,7 +149,7 @@ class Layout:
                 readers.append(ReaderSpec(id=stage.id, edges=tuple(edges)))
         return Topology(shards=tuple(shards), stages=tuple(stages), readers=tuple(readers))
 
-    def _shard(self, op: Operator, index: int) -> ShardSpec:
+    def _shard(self, op: OperatorLayout, index: int) -> ShardSpec:
         shard = shard_id(op.name, index)
         inputs = [edge for number in range(len(op.inputs)) for edge in self.edges_into(op, number, index)]
         ports = 1 + sum(self.operators[name].shards for name, _ in op.feeds)
@@ -146,7 +157,7 @@ class Layout:
             id=shard, inputs=tuple(sorted(inputs)), outputs=tuple(shard_edge(shard, port) for port in range(ports))
         )
 
-    def edges_into(self, op: Operator, number: int, index: int) -> list[str]:
+    def edges_into(self, op: OperatorLayout, number: int, index: int) -> list[str]:
         """Edges of one input of one shard."""
         source = op.inputs[number].source
         if source in self.stages:
@@ -155,7 +166,7 @@ class Layout:
         return [shard_edge(shard_id(source, i), port) for i in range(self.operators[source].shards)]
 
 
-def branches_of(node: Node) -> list[Branch]:
+def branches_of(node: GraphNode) -> list[Branch]:
     """The branches that arrive at a node's output, in the order in which they were written."""
     match node:
         case Source() | Stateful():
@@ -171,7 +182,7 @@ def lay_out(pipeline: Pipeline) -> Layout:
     """The stages and operators of a pipeline. Errors are of the graph itself: loose ends, what cannot be joined up."""
     _check_ends(pipeline)
     graph = pipeline.graph
-    operators = {node.name: Operator(node) for node in graph.of(Stateful)}
+    operators = {node.name: OperatorLayout(node) for node in graph.of(Stateful)}
     layout = Layout(operators, {})
     taken = {*operators, *(named.name for named in (*graph.of(Sink), *graph.of(Port)))}
     found: dict[tuple[Branch, int], Stage] = {}
@@ -184,7 +195,9 @@ def lay_out(pipeline: Pipeline) -> Layout:
     return layout
 
 
-def _lay_inputs(operator: Operator, layout: Layout, found: dict[tuple[Branch, int], Stage], taken: set[str]) -> None:
+def _lay_inputs(
+    operator: OperatorLayout, layout: Layout, found: dict[tuple[Branch, int], Stage], taken: set[str]
+) -> None:
     """Join an operator up with what feeds it."""
     seen: dict[Branch, int] = {}
     for side, (parent, by) in enumerate(_sides(operator.node)):
@@ -204,17 +217,17 @@ def _lay_inputs(operator: Operator, layout: Layout, found: dict[tuple[Branch, in
                     layout.stages[stage.id] = stage
                 stage.feeds.append((operator.name, number))
                 source = stage.id
-            operator.inputs.append(Input(side, source, branch, by))
+            operator.inputs.append(InputLayout(side, source, branch, by))
 
 
-def _sides(node: Stateful) -> list[tuple[Node, tuple[str, ...]]]:
+def _sides(node: Stateful) -> list[tuple[GraphNode, tuple[str, ...]]]:
     if isinstance(node, JoinOf):
         return [(node.left, tuple(a for a, _ in node.on)), (node.right, tuple(b for _, b in node.on))]
     assert isinstance(node, Aggregate)
     return [(node.parent, node.by)]
 
 
-def _new_stage(operator: Operator, side: int, branch: Branch, again: int, taken: set[str]) -> Stage:
+def _new_stage(operator: OperatorLayout, side: int, branch: Branch, again: int, taken: set[str]) -> Stage:
     if not isinstance(branch.root, Port):
         kind = "source" if isinstance(branch.root, Source) else "between"
         return Stage(_stage_name(operator, side, branch, taken), kind, (branch,))
@@ -222,7 +235,7 @@ def _new_stage(operator: Operator, side: int, branch: Branch, again: int, taken:
     return Stage(branch.root.name or "", "port", (branch,))
 
 
-def _stage_name(operator: Operator, side: int, branch: Branch, taken: set[str]) -> str:
+def _stage_name(operator: OperatorLayout, side: int, branch: Branch, taken: set[str]) -> str:
     suffix = ("left", "right")[side] if isinstance(operator.node, JoinOf) else "in"
     base = f"{operator.name}_{suffix}"
     if isinstance(branch.root, Source) and branch.root.name:
@@ -268,7 +281,7 @@ def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
             )
 
 
-def _check_port(operator: Operator, branch: Branch, again: int) -> None:
+def _check_port(operator: OperatorLayout, branch: Branch, again: int) -> None:
     if branch.steps:
         raise ConfigError(
             f"{operator.name}: {branch.steps[0].label} stands between {branch.root.label} and this operator",
@@ -283,7 +296,7 @@ def _check_port(operator: Operator, branch: Branch, again: int) -> None:
         )
 
 
-def _check_windowable(operator: Operator, branch: Branch) -> None:
+def _check_windowable(operator: OperatorLayout, branch: Branch) -> None:
     """Whether what an operator gives out has an event time. (A join's pairs are as old as their left rows, which may be
     older than the join's watermark: a shard holds back the watermark it gives out by as much.)"""
     root = branch.root

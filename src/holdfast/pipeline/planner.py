@@ -28,7 +28,16 @@ from holdfast.pipeline.frames import (
     with_event_time,
 )
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session
-from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Input, Layout, Operator, Stage, lay_out
+from holdfast.pipeline.layout import (
+    WINDOW_END,
+    WINDOW_TIME,
+    Branch,
+    InputLayout,
+    Layout,
+    OperatorLayout,
+    Stage,
+    lay_out,
+)
 
 #: By this column a batch of partial aggregates is told from one of rows.
 PANE_START = "pane_start"
@@ -119,7 +128,7 @@ class Planner:
 
     # -- operators ------------------------------------------------------------------------------------------------
 
-    def _operator(self, operator: Operator) -> OperatorPlan:
+    def _operator(self, operator: OperatorLayout) -> OperatorPlan:
         node = operator.node
         inputs = [self._input(operator, given) for given in operator.inputs]
         _check_sides(operator, inputs)
@@ -145,7 +154,7 @@ class Planner:
             made = msgspec.structs.replace(made, inputs=tuple(fed))
         return msgspec.structs.replace(made, output=_ipc(built.output_schema))
 
-    def _input(self, operator: Operator, given: Input) -> InputPlan:
+    def _input(self, operator: OperatorLayout, given: InputLayout) -> InputPlan:
         branch = given.branch
         if branch.direct:
             frame = empty_stream(self.spark, self.outputs[given.source])
@@ -165,7 +174,7 @@ class Planner:
             side=given.side,
         )
 
-    def _needed(self, operator: Operator, given: Input, columns: list[str]) -> list[str]:
+    def _needed(self, operator: OperatorLayout, given: InputLayout, columns: list[str]) -> list[str]:
         """Columns that cross the edge."""
         node = operator.node
         if not isinstance(node, Aggregate):
@@ -241,7 +250,7 @@ def _ipc(schema: pa.Schema) -> bytes:
 # -- checks of one operator -------------------------------------------------------------------------------------------
 
 
-def _check_columns(operator: Operator, frame: Frame, needed: list[str]) -> None:
+def _check_columns(operator: OperatorLayout, frame: Frame, needed: list[str]) -> None:
     columns = list(frame.columns)
     doubled = sorted({c for c in columns if columns.count(c) > 1})
     if doubled:
@@ -262,7 +271,7 @@ def _check_columns(operator: Operator, frame: Frame, needed: list[str]) -> None:
         )
 
 
-def _check_event_time(operator: Operator, frame: Frame, branch: Branch) -> None:
+def _check_event_time(operator: OperatorLayout, frame: Frame, branch: Branch) -> None:
     name = branch.event_time
     types = types_of(frame)
     if name not in types:
@@ -280,7 +289,7 @@ def _check_event_time(operator: Operator, frame: Frame, branch: Branch) -> None:
         )
 
 
-def _check_sides(operator: Operator, inputs: list[InputPlan]) -> None:
+def _check_sides(operator: OperatorLayout, inputs: list[InputPlan]) -> None:
     """What a union brings together must be alike: columns, types, and the event time."""
     for one in inputs:
         first = next(i for i in inputs if i.side == one.side)

@@ -10,10 +10,10 @@ from holdfast.model.plan import FOREVER_US
 from holdfast.operators.columns import quoted
 from holdfast.pipeline.frames import with_event_time
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Session
-from holdfast.pipeline.layout import Branch, Operator
+from holdfast.pipeline.layout import Branch, OperatorLayout
 
 
-def by_arrival(operator: Operator) -> str:
+def by_arrival(operator: OperatorLayout) -> str:
     """Why an operator's result depends on the order in which rows came; "" if it does not."""
     node = operator.node
     if isinstance(node, Aggregate):

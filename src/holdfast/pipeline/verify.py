@@ -21,7 +21,7 @@ from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
 from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare, less
 from holdfast.pipeline.frames import apply_steps, combine
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
-from holdfast.pipeline.layout import Input, Layout, Stage
+from holdfast.pipeline.layout import InputLayout, Layout, Stage
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.recompute import aggregate, by_arrival, join, timed
 from holdfast.pipeline.replay import batch_frame
@@ -209,7 +209,7 @@ class _Audit:
         self.results[name] = result
         return result
 
-    def _side(self, inputs: list[Input]) -> Frame:
+    def _side(self, inputs: list[InputLayout]) -> Frame:
         """The rows of one side: the union of what feeds it."""
         whole: Frame = None
         for given in inputs:

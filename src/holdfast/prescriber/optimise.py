@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .models import Model, Plan
+from .models import Model, StrategyPlan
 from .numerics import a_of, boundary, largest_a, minimise, rr_of
 from .scenario import COPIES_MAX, Params
 
@@ -22,7 +22,7 @@ DECADES = 4.0  # how far to either side of sqrt(2·S_T·F_T) an interval may lie
 class Choice:
     """A plan that meets the SLA, and what it costs."""
 
-    plan: Plan
+    plan: StrategyPlan
     rr: float
     cost: float
     floor: float  #: the part of RR_F that is not due to uptime
@@ -34,14 +34,14 @@ def settle(model: Model, params: Params, copies: int, interval: float) -> Choice
     if not math.isfinite(floor):
         return None
     ceiling = a_of(floor) if floor > 1.0 else None
-    if ceiling is not None and model.downtime(params, Plan(ceiling, copies, interval)) <= params.down:
+    if ceiling is not None and model.downtime(params, StrategyPlan(ceiling, copies, interval)) <= params.down:
         a = ceiling
     else:
         root = _root(model, params, copies, interval, ceiling)
         if root is None:
             return None
         a = root
-    plan = Plan(a, copies, interval)
+    plan = StrategyPlan(a, copies, interval)
     return Choice(plan, max(rr_of(a), floor), model.cost(params, plan), floor)
 
 
@@ -49,11 +49,11 @@ def _root(model: Model, params: Params, copies: int, interval: float, ceiling: f
     """The largest a within budget, at most `ceiling`; a rough stand-in, where there is one, finds the neighbourhood."""
     search = model.rough or model.downtime
     most = math.inf if ceiling is None else ceiling
-    root = largest_a(lambda a: search(params, Plan(min(a, most), copies, interval)), params.down)
+    root = largest_a(lambda a: search(params, StrategyPlan(min(a, most), copies, interval)), params.down)
     root = None if root is None else min(root, most)
     if model.rough is None or root is None:
         return root
-    return _polish(lambda a: model.downtime(params, Plan(a, copies, interval)), params.down, root)
+    return _polish(lambda a: model.downtime(params, StrategyPlan(a, copies, interval)), params.down, root)
 
 
 def _polish(downtime: Callable[[float], float], budget: float, near: float) -> float:
@@ -82,7 +82,7 @@ def _meets(model: Model, params: Params, copies: int, interval: float, rr_max: f
     if model.floor(params, copies, interval) > rr_max:
         return math.inf
     search = model.rough or model.downtime
-    return search(params, Plan(a_of(rr_max), copies, interval)) / params.down
+    return search(params, StrategyPlan(a_of(rr_max), copies, interval)) / params.down
 
 
 def _cheapest_interval(model: Model, params: Params, copies: int, steps: int = 22) -> float:
@@ -120,7 +120,7 @@ def _within_bound(model: Model, params: Params, copies: int, cheapest: float, rr
         interval = math.exp(log_interval)
         if model.floor(params, copies, interval) > rr_max:
             return False
-        return model.downtime(params, Plan(a_of(rr_max), copies, interval)) <= params.down
+        return model.downtime(params, StrategyPlan(a_of(rr_max), copies, interval)) <= params.down
 
     edge = least = math.log(cheapest)
     if over(edge) > 1.0:
@@ -136,7 +136,7 @@ def _within_bound(model: Model, params: Params, copies: int, cheapest: float, rr
             at = boundary(fits, at, previous, steps=3)
             chosen = settle(model, params, copies, math.exp(at))
             if chosen is not None and chosen.rr > rr_max:  # by the tolerance of the root
-                plan = Plan(a_of(rr_max), copies, math.exp(at))
+                plan = StrategyPlan(a_of(rr_max), copies, math.exp(at))
                 return Choice(plan, rr_max, model.cost(params, plan), chosen.floor)
             return chosen
         previous = at
@@ -179,10 +179,10 @@ def _best_of_many(model: Model, params: Params, candidates: range) -> Choice | N
 def _least_cost(model: Model, params: Params, copies: int, interval: float | None) -> float:
     """A bound below the cost with this many copies, where one is known without solving for RR_F."""
     if not model.has_interval:
-        return model.cost(params, Plan(a_of(1.0), copies, 1.0))
+        return model.cost(params, StrategyPlan(a_of(1.0), copies, 1.0))
     if model.cheapest_interval is None:
         return 1.0
-    return model.cost(params, Plan(1.0, copies, interval or model.cheapest_interval(params, copies)))
+    return model.cost(params, StrategyPlan(1.0, copies, interval or model.cheapest_interval(params, copies)))
 
 
 def least_cost(model: Model, params: Params) -> float:

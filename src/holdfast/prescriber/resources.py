@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import ConfigError
 
-from .models import Plan
+from .models import StrategyPlan
 from .scenario import Scenario
 from .units import positive
 
@@ -54,7 +54,7 @@ class Resources:
         )
 
 
-def resources(name: str, scenario: Scenario, plan: Plan, rr: float, cost: float) -> Resources:
+def resources(name: str, scenario: Scenario, plan: StrategyPlan, rr: float, cost: float) -> Resources:
     """What strategy `name` reserves under `plan`."""
     rate, state = scenario.input_rate, scenario.checkpoint_size or 0.0
     window = (scenario.window or 0.0) * rate

@@ -145,15 +145,15 @@ def size_bytes(text: str, setting: str) -> int:
     return int(_parse(text, setting, _BYTES, '"64 KB" or "1 GB"'))
 
 
-def _parse(text: str, setting: str, shards: dict[str, int], example: str) -> float:
+def _parse(text: str, setting: str, units: dict[str, int], example: str) -> float:
     found = _NUMBER.fullmatch(text)
-    if found is None or found[2] not in shards:
+    if found is None or found[2] not in units:
         raise ConfigError(
             f"setting {setting!r} cannot be read",
-            detail=f"It is {text!r}; shards are {', '.join(shards)}.",
+            detail=f"It is {text!r}; units are {', '.join(units)}.",
             hint=f"Write for example {setting} = {example}.",
         )
-    return float(found[1].replace("_", "")) * shards[found[2]]
+    return float(found[1].replace("_", "")) * units[found[2]]
 
 
 def load_config(path: Path, **overrides: Any) -> NodeConfig:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
-from typing import Protocol
 
-from holdfast.core.ready import Effect, Ready
+from holdfast.core.ready import Effect, Machine
 from holdfast.model.ids import Address
 from holdfast.model.messages import Message
 
 PPM = 1_000_000
-
-
-class Machine(Protocol):
-    def step(self, event, now_ns: int) -> Ready: ...
 
 
 class VirtualDisk:

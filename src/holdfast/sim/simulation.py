@@ -25,7 +25,7 @@ from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault, Injector
 from holdfast.sim.process import Process
 from holdfast.sim.reference import recompute
-from holdfast.sim.spark import SinkQuery, Source, SourceQuery
+from holdfast.sim.spark import RowSource, SinkQuery, SourceQuery
 from holdfast.sim.story import Trace
 from holdfast.sim.world import World
 
@@ -120,7 +120,7 @@ class Simulation:
             stage.id: SourceQuery(
                 self.world,
                 stage,
-                Source(source_rows(setup, stage.id)),
+                RowSource(source_rows(setup, stage.id)),
                 trigger_ns=setup.trigger_ms * MS,
                 start_ns=setup.spark_start_ms * MS,
                 seed=setup.seed,

@@ -21,7 +21,7 @@ from holdfast.sim.process import Process
 from holdfast.sim.world import World
 
 
-class Source:
+class RowSource:
     """A replayable source: row i appears at its time and can be read again for ever."""
 
     def __init__(self, rows: list[tuple[int, Row]]) -> None:
@@ -34,7 +34,7 @@ class Source:
         return seen
 
 
-class Run:
+class DriverLife:
     """What one life of a driver has in memory: another may have gone on behind its back."""
 
     __slots__ = ("committed", "offsets", "start")
@@ -48,7 +48,7 @@ class Run:
 class SourceQuery:
     """One stage on Spark: durable checkpoint, and the driver that runs now (if any)."""
 
-    def __init__(self, world: World, spec: StageSpec, source: Source, *, trigger_ns: int, start_ns: int, seed: int):
+    def __init__(self, world: World, spec: StageSpec, source: RowSource, *, trigger_ns: int, start_ns: int, seed: int):
         self.world = world
         self.spec = spec
         self.source = source
@@ -61,7 +61,7 @@ class SourceQuery:
         self.start_offset = 0
         self.finished = False
         self.process: Process | None = None
-        self.running: dict[Address, Run] = {}
+        self.running: dict[Address, DriverLife] = {}
 
     def on_effect(self, process: Process, effect: Effect) -> None:
         if isinstance(effect, StartStage):
@@ -110,10 +110,10 @@ class SourceQuery:
             self.committed = commit.batch
             self.start_offset = commit.offsets[1]
             self.planned = {b: p for b, p in self.planned.items() if b > commit.batch}
-        run = Run(commit.batch, commit.offsets[1]) if commit is not None else Run(-1, 0)
+        run = DriverLife(commit.batch, commit.offsets[1]) if commit is not None else DriverLife(-1, 0)
         self._later(process, 0, lambda: self._plan(process, run))
 
-    def _plan(self, process: Process, run: Run) -> None:
+    def _plan(self, process: Process, run: DriverLife) -> None:
         """Write the offsets of the next batch ahead, or find them written. An overtaken driver plans its own."""
         if self.finished:
             return
@@ -127,7 +127,7 @@ class SourceQuery:
         run.offsets = offsets
         self._later(process, 10 * MS, lambda: self._run(process, run))
 
-    def _run(self, process: Process, run: Run) -> None:
+    def _run(self, process: Process, run: DriverLife) -> None:
         driver = process.machine
         if not isinstance(driver, StageDriver) or driver.phase is not Phase.READY:
             return

@@ -92,7 +92,7 @@ class Ears:
         os._exit(ORPHANED)  # the node is gone
 
 
-class Child:
+class StageProcess:
     def __init__(self, order: dict[str, Any], mouth: Mouth, ears: Ears) -> None:
         self.order = order
         self.stage_id: str = order["stage"]
@@ -199,7 +199,7 @@ def main() -> None:
     order = json.loads(first)
     threading.Thread(target=ears.listen, name="stdin", daemon=True).start()
     try:
-        code = Child(order, mouth, ears).run()
+        code = StageProcess(order, mouth, ears).run()
     except Fenced as error:
         mouth.say("failed", **Reason(order["stage"], error).fields())
         code = FENCED

@@ -78,7 +78,7 @@ def ask_config(peer: Peer) -> Config:
     return Config()
 
 
-class HandOver:
+class StageHandOver:
     """One life of a stage's driver."""
 
     def __init__(

@@ -36,7 +36,7 @@ from holdfast.model.plan import to_micros
 from holdfast.runtime.net.transport import Caller
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import Run, Target
-from holdfast.spark.hand_over import Fenced, HandOver, Stopped
+from holdfast.spark.hand_over import Fenced, StageHandOver, Stopped
 from holdfast.spark.late import LateRows
 
 #: A driver that was fenced in the middle opens again so often.
@@ -179,13 +179,13 @@ def _with_door(target: Target, act: Any) -> Any:
             raise
 
 
-def _opened(target: Target) -> HandOver:
+def _opened(target: Target) -> StageHandOver:
     """Take over the ledger. Whoever opens at the same time may be ahead: then look again."""
     run, stage = target.run, target.stage.id
     until = time.monotonic() + target.wait_s
     while True:
         epoch = next_epoch(fence_of(run, stage))
-        hand_over = HandOver(target.plan, stage, epoch, run.endpoints, run.security(), _say)
+        hand_over = StageHandOver(target.plan, stage, epoch, run.endpoints, run.security(), _say)
         try:
             with _limited(hand_over, target.wait_s):
                 hand_over.open()
@@ -223,7 +223,7 @@ def fence_of(run: Run, stage: Asset) -> int:
 
 
 @contextmanager
-def _limited(hand_over: HandOver, wait_s: float) -> Iterator[None]:
+def _limited(hand_over: StageHandOver, wait_s: float) -> Iterator[None]:
     """Nodes may come back, but a program of the user's must hear that they do not."""
     timer = threading.Timer(wait_s, hand_over.stopping.set)
     timer.daemon = True

@@ -18,7 +18,7 @@ from holdfast.pipeline.layout import lay_out
 from holdfast.pipeline.load import file_of_run
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import let_go
-from holdfast.spark.hand_over import HandOver, Say
+from holdfast.spark.hand_over import Say, StageHandOver
 from holdfast.spark.session import session
 from holdfast.spark.sink import SinkStage, frames_of, run_options
 from holdfast.spark.stage import FeedingStage
@@ -33,7 +33,7 @@ WARM_BATCHES = 8
 WARM_S_MAX = 30.0
 
 
-class Role(Protocol):
+class ChildRole(Protocol):
     @property
     def query(self) -> Any: ...
 
@@ -64,7 +64,7 @@ class Role(Protocol):
     def stop(self) -> None: ...
 
 
-def role_of(plan: Plan, stage: StagePlan, directory: Path, order: dict[str, Any], say: Say) -> Role:
+def role_of(plan: Plan, stage: StagePlan, directory: Path, order: dict[str, Any], say: Say) -> ChildRole:
     base = Base(plan, stage, directory, order, say)
     return Writing(base) if stage.kind == "sink" else Feeding(base)
 
@@ -138,7 +138,7 @@ class Feeding:
 
     def start(self, epoch: int) -> bool:
         base = self.base
-        hand_over = HandOver(base.plan, base.stage.id, epoch, base.run.endpoints, base.run.security(), base.say)
+        hand_over = StageHandOver(base.plan, base.stage.id, epoch, base.run.endpoints, base.run.security(), base.say)
         frame = self._frame if self._frame is not None else base.frame(epoch)
         return self.feeding.start(frame, hand_over)
 

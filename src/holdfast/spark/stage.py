@@ -23,7 +23,7 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.plan import FOREVER_US, NEVER_US, Plan, StagePlan, to_micros
 from holdfast.spark import checkpoint
 from holdfast.spark.collect import Batch, Collector
-from holdfast.spark.hand_over import HandOver, Say, Stopped
+from holdfast.spark.hand_over import Say, StageHandOver, Stopped
 from holdfast.spark.late import LateRows
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class FeedingStage:
         self.collector = collector
         self.say = say
         self.query: StreamingQuery | None = None
-        self.hand_over: HandOver | None = None
+        self.hand_over: StageHandOver | None = None
         self.late: list[LateRows] = []
         #: One batch at a time: Spark's or the stage's own.
         self._turn = threading.Lock()
@@ -64,7 +64,7 @@ class FeedingStage:
 
     # --- a life
 
-    def start(self, frame: DataFrame, hand_over: HandOver) -> bool:
+    def start(self, frame: DataFrame, hand_over: StageHandOver) -> bool:
         """Open the ledger, make the checkpoint agree, start the query. False: the stage was finished before."""
         self.hand_over = hand_over
         last = hand_over.open()

@@ -23,7 +23,7 @@ from holdfast.errors import ConfigError
 from holdfast.spark.connect import Target
 
 
-class TaskRows(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What one task has, as an Arrow stream; empty: no rows."""
 
     def __init__(self, ipc: bytes) -> None:
@@ -43,7 +43,7 @@ class StreamPortWriter(DataSourceStreamArrowWriter):
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return TaskRows(to_ipc(iterator))
+        return WrittenRows(to_ipc(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         from holdfast.spark import port  # not needed by tasks, and it takes a second to load
@@ -68,7 +68,7 @@ class BatchPortWriter(DataSourceArrowWriter):
         self.batch = int(number)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return TaskRows(to_ipc(iterator))
+        return WrittenRows(to_ipc(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from holdfast.spark import port
@@ -124,7 +124,7 @@ def table_of(target: Target, messages: list[WriterCommitMessage | None]) -> pa.T
     schema = rows_schema(target)
     tables = []
     for message in messages:
-        if isinstance(message, TaskRows) and message.ipc:
+        if isinstance(message, WrittenRows) and message.ipc:
             table = pa.ipc.open_stream(pa.py_buffer(message.ipc)).read_all()
             tables.append(table.select(schema.names).cast(schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.run import Options, _make_directory
+from holdfast.cli.run import RunOptions, _make_directory
 
 
 def fails_with(capsys, *arguments: str, code: int = 2) -> str:
@@ -93,7 +93,7 @@ def test_a_directory_that_holds_an_earlier_run(capsys, run_directory, tmp_path):
 
 
 def test_the_directory_of_a_run_is_its_owners_alone(tmp_path):
-    made = _make_directory(Path("netmon.py"), Options(directory=tmp_path / "runs" / "netmon"))
+    made = _make_directory(Path("netmon.py"), RunOptions(directory=tmp_path / "runs" / "netmon"))
     assert made.stat().st_mode & 0o777 == 0o700
 
 

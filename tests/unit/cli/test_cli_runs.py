@@ -23,7 +23,7 @@ from holdfast.cli import cluster, control
 from holdfast.cli import run as run_module
 from holdfast.cli.control import finish_run
 from holdfast.cli.main import main
-from holdfast.cli.run import Options, start_run
+from holdfast.cli.run import RunOptions, start_run
 from holdfast.cli.runs import process_started, read_run
 from holdfast.cli.watch import cluster_status, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
@@ -86,7 +86,7 @@ def node() -> Iterator[Any]:
 
 
 def fresh(directory: Path, file: Path) -> Path:
-    return run_module._make_directory(file, Options(directory=directory, fresh=True))
+    return run_module._make_directory(file, RunOptions(directory=directory, fresh=True))
 
 
 def test_fresh_removes_what_a_run_made_and_nothing_else(tmp_path):
@@ -117,7 +117,7 @@ def test_fresh_leaves_a_run_alone_whose_node_answers(tmp_path, node):
 def test_without_fresh_files_of_the_user_are_not_written_over(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match="write over") as refused:
-        run_module._make_directory(tmp_path / "x.py", Options(directory=tmp_path))
+        run_module._make_directory(tmp_path / "x.py", RunOptions(directory=tmp_path))
     assert "checkpoints" in refused.value.detail
 
 
@@ -192,7 +192,7 @@ def test_a_bad_setting_is_refused_before_anything_is_made(setting, told, tmp_pat
 
 
 def test_settings_win_over_flags_and_spark_settings_are_merged():
-    options = Options(standby=True, conf=("a=1", "b=1"), settings=("standby = false", 'conf = {b = "2"}'))
+    options = RunOptions(standby=True, conf=("a=1", "b=1"), settings=("standby = false", 'conf = {b = "2"}'))
     found = run_module._settings(options)
     assert found["standby"] is False
     assert found["conf"] == {"a": "1", "b": "2"}
@@ -209,7 +209,7 @@ def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeyp
     file.write_text("")
     for _ in range(2):  # what the first left is not in the way of the second
         with pytest.raises(HoldfastError, match="n0 did not start") as failed:
-            start_run(file, Options(nodes=1, directory=home, settings=('listen = "0.0.0.0"',)))
+            start_run(file, RunOptions(nodes=1, directory=home, settings=('listen = "0.0.0.0"',)))
         assert "without TLS" in failed.value.detail
         assert [p.name for p in home.iterdir()] == ["nodes"]
         assert "without TLS" in (home / "nodes" / "n0" / "logs" / "node.log").read_text()

@@ -7,7 +7,7 @@ from holdfast.errors import ConfigError
 from holdfast.prescriber import Scenario, catalogue
 from holdfast.prescriber.emulator import Lifetimes, emulate, kernels
 from holdfast.prescriber.emulator.sizes import PANES, Events, grouped_count_sizes
-from holdfast.prescriber.models import Plan
+from holdfast.prescriber.models import StrategyPlan
 from holdfast.prescriber.models.on_demand import recovery_chain
 from holdfast.prescriber.optimise import best
 
@@ -106,7 +106,7 @@ def test_lifetimes_are_read_from_a_file_and_scaled_to_mean_one(tmp_path):
 
 def test_a_strategy_that_does_not_exist_is_refused():
     with pytest.raises(ConfigError):
-        emulate("prayer", params(), Plan(1.0, 1, 1.0))
+        emulate("prayer", params(), StrategyPlan(1.0, 1, 1.0))
 
 
 def test_checkpoints_of_a_grouped_count_grow_with_the_groups_and_follow_the_load():
@@ -129,4 +129,4 @@ def test_checkpoints_of_a_grouped_count_grow_with_the_groups_and_follow_the_load
 
 def test_a_plan_that_never_catches_up_is_refused_instead_of_divided_by_zero():
     with pytest.raises(ConfigError, match="catches up"):
-        emulate("replay", params(), Plan(1e300, 1, 1.0))
+        emulate("replay", params(), StrategyPlan(1e300, 1, 1.0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.prescriber import Scenario, catalogue
-from holdfast.prescriber.models import Plan
+from holdfast.prescriber.models import StrategyPlan
 from holdfast.prescriber.models.aa_periodic import aa_periodic_downtime_rough, checkpointer_rate
 from holdfast.prescriber.models.on_demand import recovery_chain, stationary
 from holdfast.prescriber.models.standby import fall_back_rate, refresh_size
@@ -28,7 +28,7 @@ def test_all_eight_strategies_are_in_both_sets():
 
 def test_replay_exact_and_published_agree_when_failures_during_recovery_are_rare():
     a = 1e-6
-    exact, printed = (m["replay"].downtime(params(), Plan(a, 1, 1.0)) for m in (EXACT, PUBLISHED))
+    exact, printed = (m["replay"].downtime(params(), StrategyPlan(a, 1, 1.0)) for m in (EXACT, PUBLISHED))
     assert exact == pytest.approx(printed, rel=1e-5)
 
 
@@ -38,12 +38,12 @@ def test_missing_output_has_the_closed_form_minus_log_sla():
 
 
 def test_independent_copies_are_all_down_with_the_product_of_their_probabilities():
-    one = EXACT["replay"].downtime(params(window=30.0), Plan(0.7, 1, 1.0))
-    assert EXACT["aa_replay"].downtime(params(window=30.0), Plan(0.7, 3, 1.0)) == pytest.approx(one**3)
+    one = EXACT["replay"].downtime(params(window=30.0), StrategyPlan(0.7, 1, 1.0))
+    assert EXACT["aa_replay"].downtime(params(window=30.0), StrategyPlan(0.7, 3, 1.0)) == pytest.approx(one**3)
 
 
 def test_periodic_exact_tends_to_published_when_everything_is_short():
-    plan = Plan(1e-5, 1, 0.2)
+    plan = StrategyPlan(1e-5, 1, 0.2)
     assert EXACT["periodic"].downtime(params(), plan) == pytest.approx(
         PUBLISHED["periodic"].downtime(params(), plan), rel=2e-3
     )
@@ -53,7 +53,7 @@ def test_periodic_exact_tends_to_published_when_everything_is_short():
 def test_on_demand_with_rare_failures_follows_first_order_by_hand(copies):
     # Two copies: each failure stops both for S·a. Four: the two others fail meanwhile, or a donor dies in between.
     a, s = 1e-4, 0.05
-    down, losses = recovery_chain(params(), Plan(a, copies, 1.0))
+    down, losses = recovery_chain(params(), StrategyPlan(a, copies, 1.0))
     u = a / (1 + a)
     if copies == 2:
         assert down == pytest.approx(2 * s * a, rel=1e-3)
@@ -80,12 +80,12 @@ def test_active_active_periodic_with_one_output_copy_is_down_as_long_as_its_reco
     a, c, s = 1e-4, 0.2, 0.05
     q, u = 1 + s / c, a / (1 + a)
     by_hand = u * s + (c / 2 + s / q + u * s) * a
-    assert EXACT["aa_periodic"].downtime(params(), Plan(a, 2, c)) == pytest.approx(by_hand, rel=5e-3)
+    assert EXACT["aa_periodic"].downtime(params(), StrategyPlan(a, 2, c)) == pytest.approx(by_hand, rel=5e-3)
 
 
 def test_the_rough_stand_in_is_near_the_fine_quadrature():
     for copies in (2, 5):
-        plan = Plan(0.3, copies, 0.1)
+        plan = StrategyPlan(0.3, copies, 0.1)
         assert aa_periodic_downtime_rough(params(), plan) == pytest.approx(
             EXACT["aa_periodic"].downtime(params(), plan), rel=0.1
         )

@@ -29,7 +29,7 @@ class Script:
         return self.answer(event, now_ns)
 
 
-class Trace:
+class OrderTrace:
     """A disk, a network and effects that write down the order in which they are used."""
 
     def __init__(self, slow_disk_s: float = 0.0) -> None:
@@ -55,7 +55,7 @@ def wait_for(test: Any, seconds: float = 5.0) -> None:
 
 
 def test_nothing_is_sent_before_what_it_stands_on_is_on_disk_not_even_by_a_later_step():
-    trace = Trace(slow_disk_s=0.05)
+    trace = OrderTrace(slow_disk_s=0.05)
 
     def answer(event: Any, now_ns: int) -> Ready:
         ready = Ready()

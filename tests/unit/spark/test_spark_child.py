@@ -13,17 +13,17 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.spark import child as module
-from holdfast.spark.child import Child, Ears, Mouth
+from holdfast.spark.child import Ears, Mouth, StageProcess
 
 
-class Query:
+class ActiveQuery:
     isActive = True
 
 
 class Slow:
     """A role whose last batch takes long: a fail-over, or much to read."""
 
-    query = Query()
+    query = ActiveQuery()
 
     def ask_jvm(self) -> None:
         pass
@@ -62,10 +62,10 @@ class Standby(Slow):
         return False
 
 
-def child(monkeypatch, tmp_path: Path, role: Slow) -> tuple[Child, io.StringIO]:
+def child(monkeypatch, tmp_path: Path, role: Slow) -> tuple[StageProcess, io.StringIO]:
     monkeypatch.setattr(module, "ALIVE_S", 0.05)
     monkeypatch.setattr("holdfast.spark.roles.role_of", lambda *_: role)
-    made, out = Child.__new__(Child), io.StringIO()
+    made, out = StageProcess.__new__(StageProcess), io.StringIO()
     made.stage_id, made.mouth, made.ears = "s", Mouth(out), Ears()
     made.order, made.directory, made.plan, made.stage = {"epoch": None}, tmp_path, None, None  # pyright: ignore
     made.began, made.ask_jvm, made.jvm_gone = time.monotonic(), None, threading.Event()

@@ -133,7 +133,7 @@ def test_a_node_refuses_an_older_driver_of_a_port_that_no_record_places():
 # -- a driver that is fenced, or waits in vain
 
 
-class Cluster:
+class StandInCluster:
     """In place of nodes: a ledger, and drivers that it fences."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Cluster:
 
 
 class Driver:
-    def __init__(self, cluster: Cluster, epoch: int) -> None:
+    def __init__(self, cluster: StandInCluster, epoch: int) -> None:
         self.cluster, self.epoch, self.stage = cluster, epoch, "p"
         self.last = cluster.last
         self.stopping = SimpleNamespace(set=lambda: None)
@@ -180,7 +180,7 @@ class Driver:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    made = Cluster()
+    made = StandInCluster()
     monkeypatch.setattr(port, "_opened", made.open)
     monkeypatch.setattr(port, "_doors", {})
     batch = SimpleNamespace(parts={}, late=None, max_us=0)

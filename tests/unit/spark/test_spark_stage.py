@@ -14,7 +14,7 @@ from holdfast.spark.hand_over import Stopped
 from holdfast.spark.stage import FeedingStage
 
 
-class Query:
+class FailingQuery:
     def __init__(self, error: Exception | None) -> None:
         self.error = error
         self.runId = "run"
@@ -30,7 +30,7 @@ class Query:
         pass
 
 
-class Ledger:
+class StandInHandOver:
     """In place of a HandOver."""
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ def stage(tmp_path, monkeypatch):
         None,  # pyright: ignore[reportArgumentType]
         lambda event, **fields: None,
     )
-    made.hand_over = Ledger()  # pyright: ignore[reportAttributeAccessIssue]
+    made.hand_over = StandInHandOver()  # pyright: ignore[reportAttributeAccessIssue]
     return made
 
 
-class Clock:
+class HandClock:
     def __init__(self) -> None:
         self.now = 100.0
 
@@ -74,11 +74,11 @@ class Clock:
 
 def test_only_time_in_which_spark_found_nothing_makes_a_source_idle(stage, monkeypatch):
     """Once, every restart of a driver that took longer than `idle` moved the watermark past rows that were waiting."""
-    clock = Clock()
+    clock = HandClock()
     monkeypatch.setattr(module, "time", clock)
     stage.stage = StagePlan(id="s", kind="source", idle_ns=5 * 10**9)
     stage._idle_since = stage._looked = clock.now
-    stage.query = Query(None)
+    stage.query = FailingQuery(None)
 
     def pass_by(seconds: float, message: str, available: bool) -> None:
         stage.query.status = {"message": message, "isDataAvailable": available, "isTriggerActive": False}
@@ -98,7 +98,7 @@ def test_only_time_in_which_spark_found_nothing_makes_a_source_idle(stage, monke
 
 
 def test_finish_seals_the_final_batch(stage):
-    stage.query = Query(None)
+    stage.query = FailingQuery(None)
     stage.finish()
     assert stage.hand_over.finals == [True]
     assert stage.failure is None
@@ -106,14 +106,14 @@ def test_finish_seals_the_final_batch(stage):
 
 def test_a_source_that_failed_is_not_closed_over_what_it_has_not_read(stage):
     """The query failed outside of `foreachBatch`, as it listed files: then the final seal would lose the rest."""
-    stage.query = Query(RuntimeError("cannot list"))
+    stage.query = FailingQuery(RuntimeError("cannot list"))
     stage.finish()
     assert stage.hand_over.finals == []
     assert stage.failure is stage.query.error
 
 
 def test_a_batch_that_was_turned_away_because_of_finish_is_no_failure(stage):
-    stage.query = Query(None)
+    stage.query = FailingQuery(None)
     stage._stopping.set()
     with pytest.raises(Stopped):
         stage._run(None, 4)

@@ -8,6 +8,6 @@ from any distribution or from a file, strike during recovery too, and checkpoint
 from __future__ import annotations
 
 from .failures import Lifetimes
-from .run import Outcome, emulate
+from .run import Emulation, emulate
 
-__all__ = ["Lifetimes", "Outcome", "emulate"]
+__all__ = ["Emulation", "Lifetimes", "emulate"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.errors import ConfigError
-from holdfast.prescriber.models import Plan
+from holdfast.prescriber.models import StrategyPlan
 from holdfast.prescriber.models.aa_periodic import checkpointer_rate
 from holdfast.prescriber.models.periodic import transfer_of
 from holdfast.prescriber.models.standby import refresh_size
@@ -29,7 +29,7 @@ PILOT = 4_000  # failures in each batch of the first pilot
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Emulation:
     """What an emulation saw. `half_width` is that of the 99.9% confidence interval of `down`."""
 
     down: float
@@ -48,7 +48,7 @@ def varied_sizes(params: Params, rng: np.random.Generator, count: int = 4096) ->
 
 
 def _kernel(
-    name: str, params: Params, plan: Plan, sizes: np.ndarray | None
+    name: str, params: Params, plan: StrategyPlan, sizes: np.ndarray | None
 ) -> Callable[[np.ndarray, np.random.Generator], tuple[float, float, int]]:
     rr = plan.rr
     if rr <= 1.0 and name != "replay_missing":
@@ -80,20 +80,20 @@ def _kernel(
 def emulate(
     name: str,
     params: Params,
-    plan: Plan,
+    plan: StrategyPlan,
     *,
     seed: int = 1,
     lifetimes: Lifetimes | None = None,
     sizes: np.ndarray | None = None,
     precision: float = 0.01,
     failures_max: int = 20_000_000,
-) -> Outcome:
+) -> Emulation:
     """Emulate `plan` with enough failures for an interval of ± `precision` (a share of the downtime), if allowed."""
     lifetimes = lifetimes or Lifetimes()
     run = _kernel(name, params, plan, sizes)
     streams = np.random.SeedSequence(seed)
 
-    def measured(lives: int) -> Outcome:
+    def measured(lives: int) -> Emulation:
         rows = []
         for stream in streams.spawn(BATCHES):
             rng = np.random.default_rng(stream)
@@ -103,7 +103,7 @@ def emulate(
         spread = float(np.sum((down - share * time) ** 2))  # ratio estimator: batches weigh by their length
         error = math.sqrt(spread * BATCHES / (BATCHES - 1.0)) / float(time.sum())
         losses = float(sum(row[2] for row in rows) / time.sum())
-        return Outcome(share, T_999 * error, losses, lives * BATCHES)
+        return Emulation(share, T_999 * error, losses, lives * BATCHES)
 
     most = max(PILOT, failures_max // BATCHES)
     lives = min(PILOT, most)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from holdfast.errors import ConfigError
 
 from . import aa_periodic, on_demand, periodic, replay, standby
-from .base import Model, Plan
+from .base import Model, StrategyPlan
 
 FAMILIES = (replay, periodic, aa_periodic, on_demand, standby)
 SETS = ("published", "exact")
@@ -23,4 +23,4 @@ def catalogue(models: str = "exact", *, rough: bool = False) -> dict[str, Model]
     return {model.name: model for model in found}
 
 
-__all__ = ["SETS", "Model", "Plan", "catalogue"]
+__all__ = ["SETS", "Model", "StrategyPlan", "catalogue"]

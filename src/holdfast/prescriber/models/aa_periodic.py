@@ -31,7 +31,7 @@ from numba import njit
 from holdfast.prescriber.numerics import all_fail_within, integrate
 from holdfast.prescriber.scenario import Params
 
-from .base import MULTI, Model, Plan, base_cost
+from .base import MULTI, Model, StrategyPlan, base_cost
 from .periodic import transfer_of
 
 POINTS, POINTS_ROUGH = 32768, 256
@@ -44,7 +44,7 @@ SIZES = POINTS
 # --- published ---------------------------------------------------------------------------------------------------
 
 
-def recovery_spent(params: Params, plan: Plan, others: int) -> float:
+def recovery_spent(params: Params, plan: StrategyPlan, others: int) -> float:
     """B1 + B2 of §4.1: expected downtime charged to one failure, in units of F_T."""
     size, u, a = transfer_of(params), plan.u, plan.a
     fixed = u * (size + 2.0 * a * size)
@@ -56,17 +56,17 @@ def recovery_spent(params: Params, plan: Plan, others: int) -> float:
     return first + second
 
 
-def aa_periodic_downtime(params: Params, plan: Plan) -> float:
+def aa_periodic_downtime(params: Params, plan: StrategyPlan) -> float:
     """N_F failures per F_T; k = N_F - 2 as §4 prints it."""
     return plan.copies * recovery_spent(params, plan, plan.copies - 2)
 
 
-def aa_periodic_downtime_figures(params: Params, plan: Plan) -> float:
+def aa_periodic_downtime_figures(params: Params, plan: StrategyPlan) -> float:
     """The same with k = N_F - 1: the reading that gives figure 20."""
     return plan.copies * recovery_spent(params, plan, plan.copies - 1)
 
 
-def aa_periodic_cost(params: Params, plan: Plan) -> float:
+def aa_periodic_cost(params: Params, plan: StrategyPlan) -> float:
     """§4's Cost_F."""
     size, copies = transfer_of(params), plan.copies
     live = params.storage_copies + 1.0 + 2.0 * copies
@@ -152,7 +152,7 @@ def _all_down(cycles, interval, rate, fast, u, sizes, phases, fails, copies):  #
     return total / len(phases)
 
 
-def _downtime(params: Params, plan: Plan, points: int) -> float:
+def _downtime(params: Params, plan: StrategyPlan, points: int) -> float:
     size, u, interval = transfer_of(params), plan.u, plan.interval
     rate = checkpointer_rate(params, interval)
     fast = max(plan.rr, rate * (1.0 + 1e-9))
@@ -170,17 +170,17 @@ def _downtime(params: Params, plan: Plan, points: int) -> float:
     return within * struck + (1.0 - within) * calm
 
 
-def aa_periodic_downtime_exact(params: Params, plan: Plan) -> float:
+def aa_periodic_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """E[d^(N-1)]: all output copies down, the checkpointer being none of them."""
     return _downtime(params, plan, POINTS)
 
 
-def aa_periodic_downtime_rough(params: Params, plan: Plan) -> float:
+def aa_periodic_downtime_rough(params: Params, plan: StrategyPlan) -> float:
     """The same with fewer points: for searching, never for an answer."""
     return _downtime(params, plan, POINTS_ROUGH)
 
 
-def aa_periodic_cost_exact(params: Params, plan: Plan) -> float:
+def aa_periodic_cost_exact(params: Params, plan: StrategyPlan) -> float:
     """As published, with Q at the checkpointer and the rollback S_T/Q + C_T/2 that recoveries replay."""
     size, copies, interval = transfer_of(params), plan.copies, plan.interval
     rate = checkpointer_rate(params, interval)

@@ -17,7 +17,7 @@ from holdfast.prescriber.scenario import COPIES_MAX, Params
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StrategyPlan:
     """One setting of everything that can be chosen; times in units of F_T."""
 
     a: float
@@ -51,13 +51,13 @@ class Model:
     has_interval: bool = False
     copies: tuple[int, int] = (1, 1)  #: fewest and most
     #: Expected share of time that the query is down.
-    downtime: Callable[[Params, Plan], float]
+    downtime: Callable[[Params, StrategyPlan], float]
     #: Cost_F: reserved bandwidth over that of running non-resiliently, (K_F + 3) · F_T (§3.4).
-    cost: Callable[[Params, Plan], float]
+    cost: Callable[[Params, StrategyPlan], float]
     #: The least RR_F for reasons other than uptime: durability, a checkpointer that must keep up.
     floor: Callable[[Params, int, float], float] = no_floor
     #: A cheaper stand-in for `downtime` to search with; the answer is always settled with `downtime`.
-    rough: Callable[[Params, Plan], float] | None = None
+    rough: Callable[[Params, StrategyPlan], float] | None = None
     #: The interval with the least cost when it has a closed form; Cost_F then depends on RR_F in no way.
     cheapest_interval: Callable[[Params, int], float] | None = None
 

@@ -25,7 +25,7 @@ from numba import njit
 from holdfast.prescriber.numerics import Z_MAX, all_fail_within, integrate, largest_a
 from holdfast.prescriber.scenario import Params
 
-from .base import MULTI, Model, Plan, base_cost
+from .base import MULTI, Model, StrategyPlan, base_cost
 from .periodic import transfer_of
 
 
@@ -42,7 +42,7 @@ LONG = 30.0  # in units of F_T: a round this long has long failed
 # --- published ---------------------------------------------------------------------------------------------------
 
 
-def on_demand_downtime(params: Params, plan: Plan) -> float:
+def on_demand_downtime(params: Params, plan: StrategyPlan) -> float:
     """N_F failures per F_T, each costing ∫ G_{N-2} over S_T·a."""
     recovery = transfer_of(params) * plan.a
     if plan.copies == 2:
@@ -50,7 +50,7 @@ def on_demand_downtime(params: Params, plan: Plan) -> float:
     return plan.copies * integrate(lambda t: all_fail_within(t, plan.copies - 2), 0.0, recovery)
 
 
-def on_demand_cost(params: Params, plan: Plan) -> float:
+def on_demand_cost(params: Params, plan: StrategyPlan) -> float:
     """RR_F at each copy for ever; recovery flows fit into it."""
     return (params.storage_copies + 1.0 + plan.copies + plan.copies * plan.rr) / base_cost(params)
 
@@ -122,7 +122,7 @@ def stationary(step: np.ndarray) -> np.ndarray:
     return visits / visits.sum()
 
 
-def recovery_chain(params: Params, plan: Plan) -> tuple[float, float]:
+def recovery_chain(params: Params, plan: StrategyPlan) -> tuple[float, float]:
     """(share of time down, losses of the state per F_T)."""
     copies, size = plan.copies, transfer_of(params)
     # States from N level copies (index 0) down to none (index N); then two columns: time, time down.
@@ -140,7 +140,7 @@ def recovery_chain(params: Params, plan: Plan) -> tuple[float, float]:
     return min(1.0, down / time), float(visits[copies]) / time
 
 
-def on_demand_downtime_exact(params: Params, plan: Plan) -> float:
+def on_demand_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """Share of time without a level copy."""
     return recovery_chain(params, plan)[0]
 
@@ -148,7 +148,7 @@ def on_demand_downtime_exact(params: Params, plan: Plan) -> float:
 def durability_floor_exact(params: Params, copies: int, interval: float) -> float:
     """The least RR_F with which the chain loses the state rarely enough over the span."""
     allowed = -math.log1p(-params.loss) / params.span
-    a = largest_a(lambda a: recovery_chain(params, Plan(a, copies, interval))[1], allowed)
+    a = largest_a(lambda a: recovery_chain(params, StrategyPlan(a, copies, interval))[1], allowed)
     if a is None:
         return math.inf
     return 1.0 if a >= math.exp(Z_MAX) else 1.0 + 1.0 / a

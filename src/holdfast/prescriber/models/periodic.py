@@ -24,7 +24,7 @@ import math
 from holdfast.errors import InvariantError
 from holdfast.prescriber.scenario import Params
 
-from .base import Model, Plan, base_cost
+from .base import Model, StrategyPlan, base_cost
 
 
 def transfer_of(params: Params) -> float:
@@ -37,14 +37,14 @@ def transfer_of(params: Params) -> float:
 # --- published ---------------------------------------------------------------------------------------------------
 
 
-def periodic_downtime(params: Params, plan: Plan) -> float:
+def periodic_downtime(params: Params, plan: StrategyPlan) -> float:
     """One recovery and F_T/C_T checkpoints per failure period."""
     pause = plan.u * transfer_of(params)
     recovery = pause + (2.0 * pause + 0.5 * plan.interval) * plan.a
     return recovery + pause * (1.0 + plan.a) / plan.interval
 
 
-def periodic_cost(params: Params, plan: Plan) -> float:
+def periodic_cost(params: Params, plan: StrategyPlan) -> float:
     """RR_F at the compute node for ever, K_F checkpoint copies at storage, recovery at both ends."""
     size = transfer_of(params)
     live = params.storage_copies + 2.0 + plan.rr
@@ -63,7 +63,7 @@ def _pauses(pause: float, interval: float) -> tuple[float, float]:
     return -math.expm1(-pause), math.expm1(pause) / interval
 
 
-def _rollback(pause: float, plan: Plan) -> float:
+def _rollback(pause: float, plan: StrategyPlan) -> float:
     """E[x - c], the input processed since the last complete checkpoint, averaged over time."""
     c, a = plan.interval, plan.a
     steady = 0.5 * c + pause - pause * pause * (1.0 + a) / (2.0 * c)
@@ -78,7 +78,7 @@ def _rollback(pause: float, plan: Plan) -> float:
     return min(c, max(least, steady + climbed - replaced))
 
 
-def periodic_downtime_exact(params: Params, plan: Plan) -> float:
+def periodic_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """pause·(1 + a) + a·E[x - c]; at most 1."""
     pause = plan.u * transfer_of(params)
     restores, writes = _pauses(pause, plan.interval)
@@ -90,7 +90,7 @@ def periodic_downtime_exact(params: Params, plan: Plan) -> float:
     return min(1.0, max((paused + half) / (1.0 + half), paused + plan.a * _rollback(pause, plan)))
 
 
-def periodic_cost_exact(params: Params, plan: Plan) -> float:
+def periodic_cost_exact(params: Params, plan: StrategyPlan) -> float:
     """As published, with the writes and restores that failures repeat."""
     pause = plan.u * transfer_of(params)
     restores, writes = _pauses(pause, plan.interval)

@@ -26,7 +26,7 @@ from holdfast.errors import InvariantError
 from holdfast.prescriber.numerics import all_fail_within, integrate
 from holdfast.prescriber.scenario import Params
 
-from .base import MULTI, Model, Plan, base_cost
+from .base import MULTI, Model, StrategyPlan, base_cost
 
 
 def window_of(params: Params) -> float:
@@ -39,33 +39,33 @@ def window_of(params: Params) -> float:
 # --- published ---------------------------------------------------------------------------------------------------
 
 
-def replay_downtime(params: Params, plan: Plan) -> float:
+def replay_downtime(params: Params, plan: StrategyPlan) -> float:
     """W_T·U/(1-U) per failure (§3.5)."""
     return window_of(params) * plan.a
 
 
-def replay_cost(params: Params, plan: Plan) -> float:
+def replay_cost(params: Params, plan: StrategyPlan) -> float:
     """(2·W_T + (K_F+3)·F_T) / ((K_F+3)·F_T) (§3.5)."""
     return 1.0 + 2.0 * window_of(params) / base_cost(params)
 
 
-def missing_downtime(params: Params, plan: Plan) -> float:
+def missing_downtime(params: Params, plan: StrategyPlan) -> float:
     """W_T·U per failure: no catching up, the window is read so as to end at the present."""
     return window_of(params) * plan.u
 
 
-def missing_cost(params: Params, plan: Plan) -> float:
+def missing_cost(params: Params, plan: StrategyPlan) -> float:
     """One window is read again instead of the W_T·U of live input that passes meanwhile."""
     return 1.0 + 2.0 * window_of(params) * (1.0 - plan.u) / base_cost(params)
 
 
-def aa_replay_downtime(params: Params, plan: Plan) -> float:
+def aa_replay_downtime(params: Params, plan: StrategyPlan) -> float:
     """N_F failures per F_T, each costing ∫ G over the recovery of a single node."""
     recovery = window_of(params) * plan.a
     return plan.copies * integrate(lambda t: all_fail_within(t, plan.copies - 1), 0.0, recovery)
 
 
-def aa_replay_cost(params: Params, plan: Plan) -> float:
+def aa_replay_cost(params: Params, plan: StrategyPlan) -> float:
     """K_F+1+2·N_F live flows, and N_F windows read again per F_T at both ends."""
     live = params.storage_copies + 1.0 + 2.0 * plan.copies
     return (live + plan.copies * 2.0 * window_of(params)) / base_cost(params)
@@ -74,43 +74,43 @@ def aa_replay_cost(params: Params, plan: Plan) -> float:
 # --- exact -------------------------------------------------------------------------------------------------------
 
 
-def copy_down_share(window: float, plan: Plan) -> float:
+def copy_down_share(window: float, plan: StrategyPlan) -> float:
     """Share of time that one copy is not level with its input: (1 - exp(-W·U))·(1 + a)."""
     return min(1.0, -math.expm1(-window * plan.u) * (1.0 + plan.a))
 
 
-def replay_downtime_exact(params: Params, plan: Plan) -> float:
+def replay_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """One copy that may miss no output."""
     return copy_down_share(window_of(params), plan)
 
 
-def missing_downtime_exact(params: Params, plan: Plan) -> float:
+def missing_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """One copy that may miss output while it recovers."""
     return -math.expm1(-window_of(params) * plan.u)
 
 
-def aa_replay_downtime_exact(params: Params, plan: Plan) -> float:
+def aa_replay_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """All of N independent copies down."""
     return copy_down_share(window_of(params), plan) ** plan.copies
 
 
-def _replayed(window: float, plan: Plan) -> float:
+def _replayed(window: float, plan: StrategyPlan) -> float:
     """Input read again per F_T and copy: reserved RR while down instead of 1, i.e. share·(RR-1) = share/a."""
     return -math.expm1(-window * plan.u) * plan.rr
 
 
-def replay_cost_exact(params: Params, plan: Plan) -> float:
+def replay_cost_exact(params: Params, plan: StrategyPlan) -> float:
     """Reservation RR_F while down and 1 otherwise, at both ends of the replay flow."""
     return 1.0 + 2.0 * _replayed(window_of(params), plan) / base_cost(params)
 
 
-def missing_cost_exact(params: Params, plan: Plan) -> float:
+def missing_cost_exact(params: Params, plan: StrategyPlan) -> float:
     """Reservation RR_F for the share of time spent reading the window."""
     share = -math.expm1(-window_of(params) * plan.u)
     return 1.0 + 2.0 * share * (plan.rr - 1.0) / base_cost(params)
 
 
-def aa_replay_cost_exact(params: Params, plan: Plan) -> float:
+def aa_replay_cost_exact(params: Params, plan: StrategyPlan) -> float:
     """As published, with the windows that are read again after failures during recovery."""
     live = params.storage_copies + 1.0 + 2.0 * plan.copies
     return (live + plan.copies * 2.0 * _replayed(window_of(params), plan)) / base_cost(params)

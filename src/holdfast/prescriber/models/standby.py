@@ -30,7 +30,7 @@ import math
 
 from holdfast.prescriber.scenario import Params
 
-from .base import MULTI, Model, Plan, base_cost
+from .base import MULTI, Model, StrategyPlan, base_cost
 from .periodic import transfer_of
 from .replay import window_of
 
@@ -68,13 +68,13 @@ def fall_back_rate(build: float, reread: float) -> float:
     return 2.0 * share
 
 
-def hybrid_downtime(params: Params, plan: Plan) -> float:
+def hybrid_downtime(params: Params, plan: StrategyPlan) -> float:
     """First order: every failure finds the image."""
     delta = refresh_size(params, plan.interval)
     return plan.a * (0.5 * plan.interval + plan.u * delta)
 
 
-def hybrid_downtime_exact(params: Params, plan: Plan) -> float:
+def hybrid_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """With failures during recovery, and those that find no image."""
     u, window = plan.u, window_of(params)
     lost = fall_back_rate(u * transfer_of(params), u * window)
@@ -82,7 +82,7 @@ def hybrid_downtime_exact(params: Params, plan: Plan) -> float:
     return min(1.0, (1.0 + plan.a) * ((1.0 - lost) * redo + lost * -math.expm1(-u * window)))
 
 
-def hybrid_cost(params: Params, plan: Plan) -> float:
+def hybrid_cost(params: Params, plan: StrategyPlan) -> float:
     """Input to storage and to both nodes; RR_F at both nodes for ever."""
     return (params.storage_copies + 3.0 + 2.0 * plan.rr) / base_cost(params)
 
@@ -95,12 +95,12 @@ def hybrid_floor(params: Params, copies: int, interval: float) -> float:
 # --- cooperative -------------------------------------------------------------------------------------------------
 
 
-def group_speed(plan: Plan) -> float:
+def group_speed(plan: StrategyPlan) -> float:
     """How fast N - 1 peers together recover a pipeline, as a factor of its input."""
     return (plan.rr - 1.0) * (plan.copies - 1.0)
 
 
-def cooperative_downtime(params: Params, plan: Plan) -> float:
+def cooperative_downtime(params: Params, plan: StrategyPlan) -> float:
     """First order: every failure finds all images."""
     speed = group_speed(plan)
     if speed <= 1.0:
@@ -108,7 +108,7 @@ def cooperative_downtime(params: Params, plan: Plan) -> float:
     return min(1.0, (0.5 * plan.interval + plan.u * refresh_size(params, plan.interval)) / (speed - 1.0))
 
 
-def cooperative_downtime_exact(params: Params, plan: Plan) -> float:
+def cooperative_downtime_exact(params: Params, plan: StrategyPlan) -> float:
     """With failures during recovery, and units whose image or host is gone."""
     speed, peers = group_speed(plan), plan.copies - 1
     if speed <= 1.0:
@@ -140,7 +140,7 @@ def _survive(time: float, spread: float) -> float:
     return math.exp(-time) * (math.sinh(x) / x if x > 1e-6 else 1.0)
 
 
-def cooperative_cost(params: Params, plan: Plan) -> float:
+def cooperative_cost(params: Params, plan: StrategyPlan) -> float:
     """Input to storage, to its node and to its backup; RR_F at one node per pipeline."""
     return (params.storage_copies + 3.0 + plan.rr) / base_cost(params)
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.ready import TICK, Effect, Ready, Received
+from holdfast.core.ready import TICK, Effect, Machine, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
@@ -28,10 +28,6 @@ T = TypeVar("T")
 
 #: These may take long, or carry much: everything else goes first.
 _HEAVY = frozenset((m.Data, m.Capture, m.Deliver, m.Prepare, m.Seal, m.Subscribe))
-
-
-class Machine(Protocol):
-    def step(self, event: Any, now_ns: int) -> Ready: ...
 
 
 class Disk(Protocol):
