@@ -1,7 +1,7 @@
 """`holdfast run`: plan a file, start nodes on this machine, watch over them until the run ends.
 
-The parts do the work: `planning` plans in a process of its own, `runtime.client.local` keeps the node processes alive, the
-nodes start Spark. This command only ties them together and shows what happens.
+The parts do the work: `planning` plans in a process of its own, `runtime/client/local.py` keeps the node processes
+alive, the nodes start Spark. This command only ties them together and shows what happens.
 """
 
 from __future__ import annotations
