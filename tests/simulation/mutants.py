@@ -166,14 +166,14 @@ def ledger_does_not_fence_old_drivers() -> list[Patch]:
     def may_serve(self, source, epoch, batch, ready):
         return self.is_primary
 
-    def on_write(self, source, message, ready):
+    def on_ledger_write(self, source, message, now_ns, ready):
         self.page = type(self.page)(self.page.query, self.page.fence, message.commit)
         self._keep(ready)
         self.asker = (source, message.epoch)
         self.on_tick(ready)
         self._answer(ready)
 
-    return [(ledger.Ledger, "_may_serve", may_serve), (ledger.Ledger, "on_write", on_write)]
+    return [(ledger.Ledger, "_may_serve", may_serve), (ledger.Ledger, "on_ledger_write", on_ledger_write)]
 
 
 @mutant
@@ -268,13 +268,13 @@ def queue_without_a_bound() -> list[Patch]:
 
 @mutant
 def reader_acknowledges_on_receipt() -> list[Patch]:
-    right = Reader._on_data
+    right = Reader.on_data
 
     def on_data(self, source, message, now_ns, ready):
         right(self, source, message, now_ns, ready)
         self.feeds[message.edge].ack = self.feeds[message.edge].next
 
-    return [(Reader, "_on_data", on_data)]
+    return [(Reader, "on_data", on_data)]
 
 
 @mutant

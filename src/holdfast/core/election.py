@@ -18,8 +18,8 @@ from enum import Enum
 from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Name
-from holdfast.model.messages import Append, Appended, Beat, Pull, RequestVote, Vote
+from holdfast.model.ids import Address, Name, name_of
+from holdfast.model.messages import Append, Appended, Beat, Pull, Push, RequestVote, Vote
 from holdfast.model.record import NO_RECORD, Record
 
 
@@ -168,7 +168,8 @@ class Election:
             self._keep(ready)
         ready.send.append((source, Vote(term=self.term, granted=granted)))
 
-    def on_vote(self, source: Name, message: Vote, now_ns: int, ready: Ready) -> None:
+    def on_vote(self, source: Address, message: Vote, now_ns: int, ready: Ready) -> None:
+        source = name_of(source)
         self.on_contact(source, now_ns)
         self._saw_term(message.term, ready)
         if self.standing is Standing.CANDIDATE and message.granted and message.term == self.term:
@@ -230,7 +231,8 @@ class Election:
         self.patience_ns = self.config.election_ns
         return True
 
-    def on_append(self, source: Name, message: Append, now_ns: int, ready: Ready) -> None:
+    def on_append(self, source: Address, message: Append, now_ns: int, ready: Ready) -> None:
+        source = name_of(source)
         if not self._heard(source, message.term, now_ns, ready):
             return
         if message.record.rank > self.accepted.rank:
@@ -240,7 +242,8 @@ class Election:
             ready.send.append((source, Appended(term=self.term, version=message.record.version)))
         self._learn(message.commit, ready)
 
-    def on_appended(self, source: Name, message: Appended, now_ns: int, ready: Ready) -> None:
+    def on_appended(self, source: Address, message: Appended, now_ns: int, ready: Ready) -> None:
+        source = name_of(source)
         self.on_contact(source, now_ns)
         self._saw_term(message.term, ready)
         mine = self.standing is Standing.COORDINATOR and message.term == self.term
@@ -248,7 +251,8 @@ class Election:
             self.appended[source] = None
             self._count_appended(ready)
 
-    def on_beat(self, source: Name, message: Beat, now_ns: int, ready: Ready) -> None:
+    def on_beat(self, source: Address, message: Beat, now_ns: int, ready: Ready) -> None:
+        source = name_of(source)
         if not self._heard(source, message.term, now_ns, ready):
             return
         if (message.term, message.version) != self.accepted.rank:
@@ -267,7 +271,10 @@ class Election:
         if self.standing is Standing.COORDINATOR and source in self.accepted.members:
             ready.send.append((source, Append(term=self.term, record=self.accepted, commit=self.commit)))
 
-    def on_push(self, record: Record, ready: Ready) -> bool:
+    def on_push(self, source: Address, message: Push, now_ns: int, ready: Ready) -> None:
+        self.take(message.record, ready)
+
+    def take(self, record: Record, ready: Ready) -> bool:
         """A decided record from anyone. True if it is news."""
         if record.version <= self.commit:
             return False

@@ -15,6 +15,7 @@ from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.ids import Address, Asset, stage_edge
 from holdfast.model.messages import CommitRecord, Deliver, Delivered, Prepare, Prepared, Refused, Seal, Sealed
+from holdfast.model.reasons import HandOverReason
 
 
 class HandOver:
@@ -25,7 +26,7 @@ class HandOver:
         #: Newest epoch of each stage heard of. Never goes back.
         self.epochs: dict[Asset, int] = {}
 
-    def _refuse(self, source: Address, message: Deliver | Prepare | Seal, reason: str, ready: Ready) -> None:
+    def _refuse(self, source: Address, message: Deliver | Prepare | Seal, reason: HandOverReason, ready: Ready) -> None:
         batch = message.commit.batch if isinstance(message, Seal) else message.batch
         ready.notes.append(notes.TurnedAway(message.stage, message.epoch, batch, self.host.seat, reason))
         ready.send.append(
@@ -45,24 +46,24 @@ class HandOver:
         place = self.host.record.places.get(message.stage)
         newest = max(self.epochs.get(message.stage, 0), place.epoch if place else 0)
         if message.epoch < newest:
-            self._refuse(source, message, "stage epoch is over", ready)
+            self._refuse(source, message, HandOverReason.EPOCH_OVER, ready)
             return True
         self.epochs[message.stage] = message.epoch
         return False
 
-    def on_deliver(self, source: Address, message: Deliver, ready: Ready) -> None:
+    def on_deliver(self, source: Address, message: Deliver, now_ns: int, ready: Ready) -> None:
         if self._is_over(source, message, ready):
             return
         copies: list[tuple[Copy, str]] = []
         for edge in message.parts:
             copy = self.host.copies.get(edge.partition(">")[2])
             if copy is None:
-                self._refuse(source, message, "not a holder", ready)
+                self._refuse(source, message, HandOverReason.NOT_A_HOLDER, ready)
                 return
             if (
                 copy.inboxes[edge].retained >= self.host.config.retained_hard_max
             ):  # of this edge: another may wait for it
-                self._refuse(source, message, "full", ready)
+                self._refuse(source, message, HandOverReason.FULL, ready)
                 return
             copies.append((copy, edge))
         for copy, edge in copies:
@@ -89,7 +90,7 @@ class HandOver:
         places = self.host.record.places
         for shard, since in message.shards.items():
             if shard not in self.host.copies or places[shard].since != since:
-                self._refuse(source, message, "place changed", ready)
+                self._refuse(source, message, HandOverReason.PLACE_CHANGED, ready)
                 return
         for shard in message.shards:
             copy = self.host.copies[shard]
@@ -97,7 +98,7 @@ class HandOver:
                 self._seal(copy, message.stage, message.last, now_ns, ready)
             inbox = copy.inboxes[stage_edge(message.stage, shard)]
             if not inbox.prepare(message.batch, message.epoch, message.attempt, message.accepted, message.watermark):
-                self._refuse(source, message, "rows are missing", ready)
+                self._refuse(source, message, HandOverReason.ROWS_MISSING, ready)
                 return
         ready.notes.append(notes.Prepared(message.stage, message.batch, self.host.seat, message.epoch, message.attempt))
         ready.send.append(

@@ -71,7 +71,7 @@ class Host:
             primary.on_record(record, now_ns, ready)
         early, self.early = self.early, {}
         for source, capture in early.values():
-            self.on_capture(source, capture, ready)
+            self.on_capture(source, capture, now_ns, ready)
 
     def _on_place(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         state = self.states.get(shard, State.ABSENT)
@@ -185,7 +185,7 @@ class Host:
             if primary is not None:
                 primary.on_data(message, source, now_ns, ready)
 
-    def on_capture(self, source: Address, message: Capture, ready: Ready) -> None:
+    def on_capture(self, source: Address, message: Capture, now_ns: int, ready: Ready) -> None:
         """An image takes a capture only from the primary, and only under the place, that the record names."""
         place = self.record.places[message.shard]
         if message.since > place.since:

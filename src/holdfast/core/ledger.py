@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.core.ready import Ready
 from holdfast.model import notes
-from holdfast.model.ids import LEDGER, Address, Asset, Name, Seat
+from holdfast.model.ids import LEDGER, Address, Asset, Name, Seat, name_of
 from holdfast.model.messages import (
     LedgerCopied,
     LedgerCopy,
@@ -21,6 +21,7 @@ from holdfast.model.messages import (
     Refused,
     Yielded,
 )
+from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place
 
 EMPTY = LedgerPage("", 0, None)
@@ -85,15 +86,18 @@ class Ledger:
             ready.notes.append(notes.Ledgered(self.stage, epoch, self.page.rank))
             ready.send.append((address, LedgerState(stage=self.stage, epoch=epoch, commit=self.page.commit)))
 
-    def _refuse(self, source: Address, epoch: int, batch: int, reason: str, ready: Ready) -> None:
+    def _refuse(
+        self, source: Address, epoch: int, batch: int, reason: HandOverReason, ready: Ready, detail: str = ""
+    ) -> None:
         version = self.place.since if self.place else 0
-        ready.send.append((source, Refused(stage=self.stage, epoch=epoch, batch=batch, reason=reason, version=version)))
+        refused = Refused(stage=self.stage, epoch=epoch, batch=batch, reason=reason, version=version, detail=detail)
+        ready.send.append((source, refused))
 
-    def on_open(self, source: Address, message: LedgerOpen, ready: Ready) -> None:
+    def on_ledger_open(self, source: Address, message: LedgerOpen, now_ns: int, ready: Ready) -> None:
         if not self._may_serve(source, message.epoch, -1, ready):
             return
         if self.page.query and self.page.query != message.query:
-            self._refuse(source, message.epoch, -1, f"foreign query {message.query!r}", ready)
+            self._refuse(source, message.epoch, -1, HandOverReason.FOREIGN, ready, repr(message.query))
             return
         self.page = LedgerPage(message.query, message.epoch, self.page.commit)
         self._keep(ready)
@@ -103,20 +107,20 @@ class Ledger:
 
     def _may_serve(self, source: Address, epoch: int, batch: int, ready: Ready) -> bool:
         if not self.is_primary or (self.place and self.place.moving):
-            self._refuse(source, epoch, batch, "not the ledger", ready)
+            self._refuse(source, epoch, batch, HandOverReason.NOT_THE_LEDGER, ready)
             return False
         if epoch < self.page.fence:
-            self._refuse(source, epoch, batch, "stage epoch is over", ready)
+            self._refuse(source, epoch, batch, HandOverReason.EPOCH_OVER, ready)
             return False
         return True
 
-    def on_write(self, source: Address, message: LedgerWrite, ready: Ready) -> None:
+    def on_ledger_write(self, source: Address, message: LedgerWrite, now_ns: int, ready: Ready) -> None:
         commit = message.commit
         if not self._may_serve(source, message.epoch, commit.batch, ready):
             return
         last = self.page.commit.batch if self.page.commit else -1
         if message.epoch > self.page.fence or commit.batch > last + 1:
-            self._refuse(source, message.epoch, commit.batch, "ledger was not opened", ready)
+            self._refuse(source, message.epoch, commit.batch, HandOverReason.NOT_OPENED, ready)
             return
         if commit.batch == last + 1:
             self.page = LedgerPage(self.page.query, self.page.fence, commit)
@@ -125,7 +129,7 @@ class Ledger:
         self.on_tick(ready)
         self._answer(ready)
 
-    def on_copy(self, source: Address, message: LedgerCopy, ready: Ready) -> None:
+    def on_ledger_copy(self, source: Address, message: LedgerCopy, now_ns: int, ready: Ready) -> None:
         """From the primary: keep this page, unless the place it was sent under is not ours."""
         place = self.place
         if place is None or place.since != message.since or self.name not in place.targets:
@@ -135,10 +139,10 @@ class Ledger:
             self._keep(ready)
         ready.send.append((source, LedgerCopied(ledger=self.id, since=message.since, rank=self.page.rank)))
 
-    def on_copied(self, name: Name, message: LedgerCopied, ready: Ready) -> None:
+    def on_ledger_copied(self, source: Address, message: LedgerCopied, now_ns: int, ready: Ready) -> None:
         if self.place is None or message.since != self.place.since or not self.is_primary:
             return
-        rank = (message.rank[0], message.rank[1])
+        name, rank = name_of(source), (message.rank[0], message.rank[1])
         if rank == self.page.rank and self.copied.get(name) != rank:
             self.copied[name] = rank
             self._answer(ready)

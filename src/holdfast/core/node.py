@@ -32,18 +32,15 @@ from holdfast.core.ready import (
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import LEDGER, Address, Asset, Name, life_of, name_of, seat_of
+from holdfast.model.ids import Address, Asset, Name, life_of, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
 from holdfast.model.topology import Topology
 
-#: A part's method for one type of message; which type it takes is what `_handlers` says.
+#: A part's method for one kind of message: (source, message, now_ns, ready). Its name says which: `Message.handler`.
 Handler = Callable[..., object]
 
 #: In place of an epoch: the driver only stands by.
 WARM = 0
-
-#: All a node listens to before it knows any record.
-_WITHOUT_RECORD = frozenset((m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull))
 
 #: What a node finds on its disk: key -> value, as `Ready.persist` wrote it.
 Disk = dict[str, object]
@@ -102,7 +99,7 @@ class Node:
         ready.notes.append(notes.Started(self.seat))
         if self.first is not None and self.name in self.first.members:
             ready.persist.append(("record", self.first))
-            self.election.on_push(self.first, ready)
+            self.election.take(self.first, ready)
         else:
             self.election.heard_ns = now_ns
             self.election.patience_ns = self.config.election_ns + self._jitter()
@@ -114,7 +111,7 @@ class Node:
         ready = Ready()
         if isinstance(event, Received):
             message = event.message
-            if self.record.version or type(message) in _WITHOUT_RECORD:
+            if self.record.version or message.before_record:
                 self.handlers[type(message)](event.source, message, now_ns, ready)
         elif isinstance(event, ChildDied):
             self.dead_children[event.stage] = event.epoch
@@ -132,6 +129,10 @@ class Node:
         self._settle(now_ns, ready)
         return ready
 
+    def hears(self, message: m.Message) -> bool:
+        """Does some part take it, and does it name only what this pipeline has? Nothing else may come in."""
+        return type(message) in self.handlers and message.fits(self.topology)
+
     def _jitter(self) -> int:
         return self.rng.randrange(self.config.heartbeat_ns * 2)
 
@@ -143,11 +144,11 @@ class Node:
         if suspect is not None:
             ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
-            self._on_suspect(self.seat, suspect, now_ns, ready)
+            self.on_suspect(self.seat, suspect, now_ns, ready)
         if self.record.members.get(self.name) != self.life:
             hello = m.Hello(name=self.name, life=self.life)
             ready.send.extend((peer, hello) for peer in self.peers if peer != self.name)
-            self._on_hello(self.seat, hello, now_ns, ready)
+            self.on_hello(self.seat, hello, now_ns, ready)
         if self.election.standing is not Standing.COORDINATOR and self.election.hears(now_ns):
             self.reports = Reports()  # the coordinator has them too; a later one must not act on old news
         if self.election.standing is Standing.COORDINATOR:
@@ -298,7 +299,7 @@ class Node:
         found.extend(m.StageDown(stage=s, epoch=e) for s, e in self.dead_children.items() if self.stages.get(s) == e)
         for message in found:
             if coordinator == self.name:
-                self._on_report(self.seat, message, now_ns, ready)
+                self.handlers[type(message)](self.seat, message, now_ns, ready)
             elif coordinator is not None and self._is_due(message, now_ns):
                 ready.send.append((coordinator, message))
 
@@ -311,7 +312,7 @@ class Node:
 
     # --- messages that are not simply passed on
 
-    def _on_heartbeat(self, source: Address, message: m.Heartbeat, now_ns: int, ready: Ready) -> None:
+    def on_heartbeat(self, source: Address, message: m.Heartbeat, now_ns: int, ready: Ready) -> None:
         name = name_of(source)
         self.detector.on_heartbeat(name, now_ns)
         self.election.on_contact(name, now_ns)
@@ -320,7 +321,7 @@ class Node:
         elif message.version > self.record.version:
             ready.send.append((name, m.Pull(version=self.record.version)))
 
-    def _on_suspect(self, source: Address, message: m.Suspect, now_ns: int, ready: Ready) -> None:
+    def on_suspect(self, source: Address, message: m.Suspect, now_ns: int, ready: Ready) -> None:
         members = self.record.members
         if message.name == self.name or members.get(message.name) != message.life:
             return
@@ -339,28 +340,29 @@ class Node:
             if self.election.standing is Standing.COORDINATOR and not self.unprotected_since_ns:
                 self.unprotected_since_ns = heard_ns
             ready.notes.append(notes.Unreachable(self.name, event.name, event.life))
-            self._on_suspect(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
+            self.on_suspect(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
 
-    def _on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
+    def on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
         self.reports.hellos[message.name] = max(message.life, self.reports.hellos.get(message.name, 0))
 
-    def _on_report(self, source: Address, message: m.Message, now_ns: int, ready: Ready) -> None:
-        match message:
-            case m.Joined():
-                self.reports.joined[message.asset] = (message.since, message.seat)
-            case m.Yielded():
-                self.reports.yielded[message.asset] = message.since
-            case m.StageDown():
-                self.reports.downs[message.stage] = message.epoch
-            case m.Drain():
-                self.reports.drains[message.name] = None
+    def on_joined(self, source: Address, message: m.Joined, now_ns: int, ready: Ready) -> None:
+        self.reports.joined[message.asset] = (message.since, message.seat)
 
-    def _on_request_vote(self, source: Address, message: m.RequestVote, now_ns: int, ready: Ready) -> None:
+    def on_yielded(self, source: Address, message: m.Yielded, now_ns: int, ready: Ready) -> None:
+        self.reports.yielded[message.asset] = message.since
+
+    def on_stage_down(self, source: Address, message: m.StageDown, now_ns: int, ready: Ready) -> None:
+        self.reports.downs[message.stage] = message.epoch
+
+    def on_drain(self, source: Address, message: m.Drain, now_ns: int, ready: Ready) -> None:
+        self.reports.drains[message.name] = None
+
+    def on_request_vote(self, source: Address, message: m.RequestVote, now_ns: int, ready: Ready) -> None:
         if tuple(message.record_rank) < self.record.rank:
             ready.send.append((name_of(source), m.Push(record=self.record)))
         self.election.on_request_vote(name_of(source), message, now_ns, ready)
 
-    def _on_pull(self, source: Address, message: m.Pull, now_ns: int, ready: Ready) -> None:
+    def on_pull(self, source: Address, message: m.Pull, now_ns: int, ready: Ready) -> None:
         name = name_of(source)
         self.election.on_pull(name, ready)
         if message.version < self.record.version:
@@ -380,33 +382,21 @@ def _election(name: Name, config: Config, disk: Disk, first: Record) -> Election
 
 
 def _handlers(node: Node) -> dict[type, Handler]:
-    """Which part owns which message."""
-    election, host, hand = node.election, node.host, node.hand_over
-    ledgers = node.ledgers
-    return {
-        m.Heartbeat: node._on_heartbeat,
-        m.Suspect: node._on_suspect,
-        m.Hello: node._on_hello,
-        m.Joined: node._on_report,
-        m.Yielded: node._on_report,
-        m.StageDown: node._on_report,
-        m.Drain: node._on_report,
-        m.RequestVote: node._on_request_vote,
-        m.Pull: node._on_pull,
-        m.Vote: lambda s, x, t, r: election.on_vote(name_of(s), x, t, r),
-        m.Append: lambda s, x, t, r: election.on_append(name_of(s), x, t, r),
-        m.Appended: lambda s, x, t, r: election.on_appended(name_of(s), x, t, r),
-        m.Beat: lambda s, x, t, r: election.on_beat(name_of(s), x, t, r),
-        m.Push: lambda s, x, t, r: election.on_push(x.record, r),
-        m.Subscribe: lambda s, x, t, r: host.on_subscribe(s, x, t, r),
-        m.Data: lambda s, x, t, r: host.on_data(s, x, t, r),
-        m.Capture: lambda s, x, t, r: host.on_capture(s, x, r),
-        m.Pasted: lambda s, x, t, r: host.on_pasted(s, x, t, r),
-        m.Deliver: lambda s, x, t, r: hand.on_deliver(s, x, r),
-        m.Prepare: lambda s, x, t, r: hand.on_prepare(s, x, t, r),
-        m.Seal: lambda s, x, t, r: hand.on_seal(s, x, t, r),
-        m.LedgerOpen: lambda s, x, t, r: ledgers[x.stage + LEDGER].on_open(s, x, r),
-        m.LedgerWrite: lambda s, x, t, r: ledgers[x.stage + LEDGER].on_write(s, x, r),
-        m.LedgerCopy: lambda s, x, t, r: ledgers[x.ledger].on_copy(s, x, r),
-        m.LedgerCopied: lambda s, x, t, r: ledgers[x.ledger].on_copied(name_of(s), x, r),
-    }
+    """Which part owns which message: the first that has a method of its name. What the node does not simply pass on, it
+    takes itself."""
+    found: dict[type, Handler] = {}
+    for kind in m.all_messages():
+        for part in (node, node.election, node.host, node.hand_over):
+            if hasattr(part, kind.handler):
+                found[kind] = getattr(part, kind.handler)
+                break
+        else:
+            if hasattr(Ledger, kind.handler):
+                found[kind] = _to_ledger(node.ledgers, kind.handler)
+    return found
+
+
+def _to_ledger(ledgers: dict[Asset, Ledger], handler: str) -> Handler:
+    return lambda source, message, now_ns, ready: getattr(ledgers[message.ledger], handler)(
+        source, message, now_ns, ready
+    )

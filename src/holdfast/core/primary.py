@@ -17,6 +17,7 @@ from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Barred, Data, Pasted, Subscribe, Trimmed
+from holdfast.model.reasons import BarReason
 from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
 
@@ -127,17 +128,17 @@ class Primary:
             consumer not in self.topology.shard, "a position points into a block", f"{edge}: {tap.cursor}, {consumer}"
         )
         del self.taps[edge, consumer]
-        self._bar(tap.address, edge, consumer, tap.epoch, "position", ready)
+        self._bar(tap.address, edge, consumer, tap.epoch, BarReason.POSITION, ready)
         return False
 
-    def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: str, ready: Ready) -> None:
+    def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: BarReason, ready: Ready) -> None:
         ready.notes.append(notes.Barred(self.id, edge, consumer, why))
         ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
 
     def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> None:
         """A consumer asks. `fence` is the consumer's epoch as the record has it."""
         if message.query not in ("", self.topology.query):
-            self._bar(source, message.edge, message.consumer, message.epoch, "foreign", ready)
+            self._bar(source, message.edge, message.consumer, message.epoch, BarReason.FOREIGN, ready)
             return
         queue = self._queue(message.edge)
         tap = self.taps.setdefault((message.edge, message.consumer), Tap())
@@ -145,7 +146,7 @@ class Primary:
             newest = max(tap.epoch, fence)
             ready.notes.append(notes.Fenced(self.id, message.edge, message.consumer, message.epoch, newest))
             if message.consumer not in queue.owners:  # of two programs with one name: else it would ask on for ever
-                self._bar(source, message.edge, message.consumer, message.epoch, "fenced", ready)
+                self._bar(source, message.edge, message.consumer, message.epoch, BarReason.FENCED, ready)
             return
         if message.at < queue.trimmed:
             if message.consumer in self.topology.shard:

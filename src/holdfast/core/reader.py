@@ -19,8 +19,9 @@ from holdfast.errors import check
 from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.config import Config
-from holdfast.model.ids import Edge, Seat
+from holdfast.model.ids import Address, Edge, Seat
 from holdfast.model.messages import Barred, Data, Pull, Push, Trimmed
+from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec, Topology
 
@@ -51,7 +52,7 @@ class Reader:
         #: Edges whose rows are gone (the lease lapsed), and where they start now.
         self.lost: dict[Edge, int] = {}
         #: Edges whose producer will not serve this reader, and why.
-        self.barred: dict[Edge, str] = {}
+        self.barred: dict[Edge, BarReason] = {}
         self.producers: dict[Edge, Seat | None] = {}
         self.asked_ns = now_ns
         self.asked = 0
@@ -59,19 +60,9 @@ class Reader:
     def step(self, event: Received | Tick, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
-            message = event.message
-            if isinstance(message, Data):
-                self._on_data(event.source, message, now_ns, ready)
-            elif isinstance(message, Push):
-                if message.record.version > self.record.version:
-                    self.record = message.record
-                    self._turn(now_ns, ready)
-            elif isinstance(message, Trimmed) and message.first > self.feeds[message.edge].next:
-                self.lost[message.edge] = message.first
-                ready.notes.append(notes.ReaderLost(self.spec.id, message.edge, message.first))
-            elif isinstance(message, Barred) and message.epoch == self.feeds[message.edge].epoch:
-                self.barred[message.edge] = message.why
-                ready.notes.append(notes.ReaderBarred(self.spec.id, message.edge, message.why))
+            handler = getattr(self, event.message.handler, None)
+            if handler is not None:
+                handler(event.source, event.message, now_ns, ready)
         else:
             self._turn(now_ns, ready)
             self._on_tick(now_ns, ready)
@@ -98,10 +89,27 @@ class Reader:
             self.asked += 1
             ready.send.append((names[self.asked % len(names)], Pull(version=self.record.version)))
 
-    def _on_data(self, source: Seat, message: Data, now_ns: int, ready: Ready) -> None:
+    # --- messages
+
+    def on_push(self, source: Address, message: Push, now_ns: int, ready: Ready) -> None:
+        if message.record.version > self.record.version:
+            self.record = message.record
+            self._turn(now_ns, ready)
+
+    def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
         feed = self.feeds.get(message.edge)
         if feed is not None:
             self.buffers[message.edge].extend(feed.take(message, source, now_ns, ready))
+
+    def on_trimmed(self, source: Address, message: Trimmed, now_ns: int, ready: Ready) -> None:
+        if message.first > self.feeds[message.edge].next:
+            self.lost[message.edge] = message.first
+            ready.notes.append(notes.ReaderLost(self.spec.id, message.edge, message.first))
+
+    def on_barred(self, source: Address, message: Barred, now_ns: int, ready: Ready) -> None:
+        if message.epoch == self.feeds[message.edge].epoch:
+            self.barred[message.edge] = message.why
+            ready.notes.append(notes.ReaderBarred(self.spec.id, message.edge, message.why))
 
     # --- the data source
 

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
 from holdfast.model.messages import CommitRecord, Message
 from holdfast.model.notes import Note
+from holdfast.model.reasons import HandOverReason
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +75,8 @@ class StageFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The stage cannot run at all; Spark must not go on."""
 
     stage: Asset
-    reason: str
+    reason: HandOverReason
+    detail: str = ""
 
 
 class Spill(msgspec.Struct, frozen=True, kw_only=True):

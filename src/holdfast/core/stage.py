@@ -40,6 +40,7 @@ from holdfast.model.messages import (
     Seal,
     Sealed,
 )
+from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
 from holdfast.model.topology import StageSpec
 
@@ -145,7 +146,9 @@ class StageDriver:
         if self.phase is Phase.OVER:
             return ready
         if isinstance(event, Received):
-            self._on_message(event, now_ns, ready)
+            handler = getattr(self, event.message.handler, None)
+            if handler is not None:
+                handler(event.source, event.message, now_ns, ready)
         elif isinstance(event, RunBatch):
             self._on_batch(event, now_ns, ready)
         else:
@@ -228,33 +231,35 @@ class StageDriver:
             return self.watermark + idle_ns // self.spec.tick_ns
         return self.watermark
 
-    def _on_message(self, event: Received, now_ns: int, ready: Ready) -> None:
-        message = event.message
-        if isinstance(message, Push):
-            self._on_record(message.record, now_ns, ready)
-        elif isinstance(message, LedgerState):
-            self._on_ledger(message, now_ns, ready)
-        elif isinstance(message, Refused):
-            self._on_refused(event.source, message, now_ns, ready)
-        elif self.batch is not None and isinstance(message, Delivered) and message.batch == self.batch.batch:
+    # --- messages
+
+    def on_push(self, source: Address, message: Push, now_ns: int, ready: Ready) -> None:
+        self._on_record(message.record, now_ns, ready)
+
+    def on_delivered(self, source: Address, message: Delivered, now_ns: int, ready: Ready) -> None:
+        if self.batch is not None and message.batch == self.batch.batch:
             self.delivered[(message.seat, message.task, message.attempt)] = None
             self._advance(now_ns, ready)
-        elif isinstance(message, Prepared) and message.attempt == self.attempt:
+
+    def on_prepared(self, source: Address, message: Prepared, now_ns: int, ready: Ready) -> None:
+        if message.attempt == self.attempt:
             self.prepared[message.seat] = message.shards
             self._advance(now_ns, ready)
-        elif isinstance(message, Sealed) and self.last and message.batch == self.last.batch:
+
+    def on_sealed(self, source: Address, message: Sealed, now_ns: int, ready: Ready) -> None:
+        if self.last and message.batch == self.last.batch:
             self.sealed[message.seat] = message.shards
             self._advance(now_ns, ready)
 
-    def _on_refused(self, source: Address, message: Refused, now_ns: int, ready: Ready) -> None:
+    def on_refused(self, source: Address, message: Refused, now_ns: int, ready: Ready) -> None:
         if message.epoch != self.epoch:
             return
-        if message.reason.startswith(("stage epoch", "foreign")):
+        if message.reason.is_final:
             self._turn(Cause.FENCED)
             ready.notes.append(notes.StageOver(self.spec.id, self.epoch, message.reason))
-            ready.apply.append(StageFailed(stage=self.spec.id, reason=message.reason))
+            ready.apply.append(StageFailed(stage=self.spec.id, reason=message.reason, detail=message.detail))
             return
-        if message.reason == "rows are missing":
+        if message.reason is HandOverReason.ROWS_MISSING:
             gone = [key for key in self.delivered if key[0] == source]
             for key in gone:
                 del self.delivered[key]
@@ -264,7 +269,7 @@ class StageDriver:
         if message.version > self.record.version:
             ready.send.append((source, Pull(version=self.record.version)))
 
-    def _on_ledger(self, message: LedgerState, now_ns: int, ready: Ready) -> None:
+    def on_ledger_state(self, source: Address, message: LedgerState, now_ns: int, ready: Ready) -> None:
         if message.epoch != self.epoch:
             return
         if self.phase is Phase.OPENING:

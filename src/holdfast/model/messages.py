@@ -1,20 +1,68 @@
-"""Every message of the core, one frozen struct each, and their union.
+"""Every message of the core, one frozen struct each, with what the network and the nodes must know about it.
 
 Epochs are on every message that carries rows, acknowledgements or captures, so that each receiver can refuse what a
 fenced sender still says. New fields only with defaults: nodes of two versions meet during an upgrade.
+
+A message is entered here and nowhere else. What takes it is found by its name: the method `on_ledger_open` of a part of
+a node takes a `LedgerOpen`; a stage's driver and a reader have such methods, too.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, ClassVar
+
 import msgspec
 
 from holdfast.model.block import Block, Rows
-from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
+from holdfast.model.ids import LEDGER, Asset, Consumer, Edge, Name, Seat
+from holdfast.model.reasons import BarReason, HandOverReason
 from holdfast.model.record import Record
+from holdfast.model.topology import Topology
+
+#: What a pipeline must have for a message to be understood, by the attribute that names it.
+_HAS: dict[str, Callable[[Topology, Any], bool]] = {
+    "edge": lambda topology, edge: edge in topology.consumers,
+    "parts": lambda topology, parts: all(edge in topology.producer for edge in parts),
+    "shard": lambda topology, shard: shard in topology.shard,
+    "shards": lambda topology, shards: all(shard in topology.shard for shard in shards),
+    "stage": lambda topology, stage: stage in topology.stage,
+    "ledger": lambda topology, ledger: ledger in topology.ledgers,
+    "asset": lambda topology, asset: asset in topology.shard or asset in topology.ledgers,
+    "record": lambda topology, record: all(shard in record.places for shard in topology.shard),
+}
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    pass
+    """The traits of a message are on its class."""
+
+    #: It travels beside the others, which must not wait behind it: it carries rows or state.
+    bulk: ClassVar[bool] = False
+    #: It may take a long step, or carry much: everything else goes first.
+    heavy: ClassVar[bool] = False
+    #: A node takes it before it knows any record.
+    before_record: ClassVar[bool] = False
+    #: Two messages to one target that agree in these fields say the same, the later one better. None: no two do.
+    key: ClassVar[tuple[str, ...] | None] = None
+    #: The method that takes it, and its attributes that name things of a pipeline. Both are made from names.
+    handler: ClassVar[str]
+    names: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        cls.handler = "on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.names = tuple(name for name in _HAS if hasattr(cls, name))
+
+    def fits(self, topology: Topology) -> bool:
+        """Does it speak only of what this pipeline has? It may come from a node of another one, or from a reader with
+        an old plan; the core relies on every name in it."""
+        return all(_HAS[name](topology, getattr(self, name)) for name in self.names)
+
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Message:
+        """The message as it came over the wire, each run of rows in it taken by `take`."""
+        return self
 
 
 # --- membership and placement ---------------------------------------------------------------------------------------
@@ -23,6 +71,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Heartbeat(Message, frozen=True, kw_only=True):
     """To the monitor: I live. The version lets either side notice that it has missed a record."""
 
+    key = ()
     life: int
     version: int
 
@@ -37,16 +86,20 @@ class Suspect(Message, frozen=True, kw_only=True):
 class Hello(Message, frozen=True, kw_only=True):
     """From a node that is not (in this life) a member: let me in."""
 
+    before_record = True
+    key = ()
     name: Name
     life: int
 
 
 class RequestVote(Message, frozen=True, kw_only=True):
+    before_record = True
     term: int
     record_rank: tuple[int, int]
 
 
 class Vote(Message, frozen=True, kw_only=True):
+    before_record = True
     term: int
     granted: bool
 
@@ -54,12 +107,14 @@ class Vote(Message, frozen=True, kw_only=True):
 class Append(Message, frozen=True, kw_only=True):
     """The coordinator's next record, to be kept before it is answered."""
 
+    before_record = True
     term: int
     record: Record
     commit: int
 
 
 class Appended(Message, frozen=True, kw_only=True):
+    before_record = True
     term: int
     version: int
 
@@ -67,6 +122,8 @@ class Appended(Message, frozen=True, kw_only=True):
 class Beat(Message, frozen=True, kw_only=True):
     """The coordinator lives; its record has `version`, of which everything up to `commit` is decided."""
 
+    before_record = True
+    key = ()
     term: int
     version: int
     commit: int
@@ -75,12 +132,16 @@ class Beat(Message, frozen=True, kw_only=True):
 class Pull(Message, frozen=True, kw_only=True):
     """Send me the record if yours is newer than this."""
 
+    before_record = True
+    key = ()
     version: int
 
 
 class Push(Message, frozen=True, kw_only=True):
     """A decided record."""
 
+    before_record = True
+    key = ()
     record: Record
 
 
@@ -118,6 +179,8 @@ class Drain(Message, frozen=True, kw_only=True):
 class Subscribe(Message, frozen=True, kw_only=True):
     """From a consumer: stream from `at`; everything before `ack` is safe with me. Also keeps a lease alive."""
 
+    heavy = True
+    key = ("edge", "consumer")
     edge: Edge
     consumer: Consumer
     epoch: int
@@ -130,9 +193,15 @@ class Subscribe(Message, frozen=True, kw_only=True):
 
 
 class Data(Message, frozen=True, kw_only=True):
+    bulk = heavy = True
     edge: Edge
     epoch: int
     blocks: tuple[Block, ...]
+
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Data:
+        for block in self.blocks:
+            take(block.rows)
+        return self
 
 
 class Trimmed(Message, frozen=True, kw_only=True):
@@ -149,9 +218,7 @@ class Barred(Message, frozen=True, kw_only=True):
     edge: Edge
     #: The reader's, as it asked: what was said to an earlier life of it is no news to a later one.
     epoch: int
-    #: "foreign": it is of another run; "position": no block begins where it wants to go on; "fenced": a later one reads
-    #: under its name.
-    why: str
+    why: BarReason
 
 
 # --- captures ---------------------------------------------------------------------------------------------------------
@@ -189,6 +256,8 @@ class HandedPart(msgspec.Struct, frozen=True, array_like=True):
 class Capture(Message, frozen=True, kw_only=True):
     """One record for all checkpoint methods. Fits only an image that stands at `start`; a whole one always fits."""
 
+    bulk = heavy = True
+    key = ("shard", "epoch", "round")
     shard: Asset
     epoch: int
     #: Version of the place under which it was sent: an image that has not seen, or no longer has, this place waits.
@@ -201,6 +270,15 @@ class Capture(Message, frozen=True, kw_only=True):
     state: object
     outputs: dict[Edge, OutputPart]
     handed: dict[Edge, HandedPart]
+
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Capture:
+        for part in self.outputs.values():
+            for block in part.blocks:
+                take(block.rows)
+        for handed in self.handed.values():
+            for held in (*handed.sealed, *handed.prepared):
+                take(held.rows)
+        return self
 
 
 class Pasted(Message, frozen=True, kw_only=True):
@@ -218,12 +296,17 @@ class Pasted(Message, frozen=True, kw_only=True):
 class Deliver(Message, frozen=True, kw_only=True):
     """Rows of one task attempt, for every shard of one holder. They vanish unless a prepare names the attempt."""
 
+    bulk = heavy = True
+    key = ("stage", "epoch", "batch", "task", "attempt")
     stage: Asset
     epoch: int
     batch: int
     task: int
     attempt: int
     parts: dict[Edge, Rows]
+
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Deliver:
+        return msgspec.structs.replace(self, parts={edge: take(rows) for edge, rows in self.parts.items()})
 
 
 class Delivered(Message, frozen=True, kw_only=True):
@@ -254,6 +337,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Prepare(Message, frozen=True, kw_only=True):
     """Promise to seal this batch out of these attempts. `shards` maps each shard to the `since` of its place."""
 
+    heavy = True
+    key = ("stage", "epoch")
     stage: Asset
     epoch: int
     batch: int
@@ -275,6 +360,8 @@ class Prepared(Message, frozen=True, kw_only=True):
 
 
 class Seal(Message, frozen=True, kw_only=True):
+    heavy = True
+    key = ("stage", "epoch")
     stage: Asset
     epoch: int
     commit: CommitRecord
@@ -297,22 +384,34 @@ class Refused(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     batch: int
-    reason: str
+    reason: HandOverReason
     version: int
+    #: More for a person to read.
+    detail: str = ""
 
 
 class LedgerOpen(Message, frozen=True, kw_only=True):
     """A new driver takes over: from now on refuse older ones, and tell me the last commit."""
 
+    key = ("stage", "epoch")
     stage: Asset
     epoch: int
     query: str
 
+    @property
+    def ledger(self) -> Asset:
+        return self.stage + LEDGER
+
 
 class LedgerWrite(Message, frozen=True, kw_only=True):
+    key = ("stage", "epoch")
     stage: Asset
     epoch: int
     commit: CommitRecord
+
+    @property
+    def ledger(self) -> Asset:
+        return self.stage + LEDGER
 
 
 class LedgerState(Message, frozen=True, kw_only=True):
@@ -347,38 +446,12 @@ class LedgerCopied(Message, frozen=True, kw_only=True):
     rank: tuple[int, int]
 
 
-#: Everything that may come over the network. What is not in here cannot be decoded, let alone handled.
-AnyMessage = (
-    Heartbeat
-    | Suspect
-    | Hello
-    | RequestVote
-    | Vote
-    | Append
-    | Appended
-    | Beat
-    | Pull
-    | Push
-    | Joined
-    | Yielded
-    | StageDown
-    | Drain
-    | Subscribe
-    | Data
-    | Trimmed
-    | Barred
-    | Capture
-    | Pasted
-    | Deliver
-    | Delivered
-    | Prepare
-    | Prepared
-    | Seal
-    | Sealed
-    | Refused
-    | LedgerOpen
-    | LedgerWrite
-    | LedgerState
-    | LedgerCopy
-    | LedgerCopied
-)
+def all_messages() -> list[type[Message]]:
+    """Everything that may come over the network. What is not in here cannot be decoded, let alone handled."""
+    return [kind for kind in Message.__subclasses__() if kind.__module__ == __name__]
+
+
+if TYPE_CHECKING:
+    AnyMessage = Message
+else:
+    AnyMessage = reduce(or_, all_messages())

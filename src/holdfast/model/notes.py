@@ -20,6 +20,7 @@ import msgspec
 from holdfast.model.block import WATERMARK_MAX, Block
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
 from holdfast.model.messages import CommitRecord
+from holdfast.model.reasons import BarReason, HandOverReason
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -324,7 +325,7 @@ class Barred(Note, frozen=True):
     shard: Asset
     edge: Edge
     consumer: Consumer
-    why: str
+    why: BarReason
 
 
 class Gone(Note, frozen=True):
@@ -374,7 +375,7 @@ class ReaderBarred(Note, frozen=True):
     checked = False
     consumer: Consumer
     edge: Edge
-    why: str
+    why: BarReason
 
 
 class ReaderAcked(Note, frozen=True):
@@ -420,7 +421,7 @@ class TurnedAway(Note, frozen=True):
     epoch: int
     batch: int
     seat: Seat
-    reason: str
+    reason: HandOverReason
 
 
 class Ledgered(Note, frozen=True):
@@ -464,4 +465,4 @@ class StageOver(Note, frozen=True):
     checked = False
     stage: Asset
     epoch: int
-    reason: str
+    reason: HandOverReason

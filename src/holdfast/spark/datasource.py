@@ -59,6 +59,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
 from holdfast.model.ids import Edge, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
+from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.net.transport import Peer
@@ -465,7 +466,7 @@ class Follower:
     def latest(self, start: Offset, rows_max: int, ends: dict[Edge, int] | None = None) -> tuple[Offset, int]:
         """As far as the edges have come since `start` (and no further than `ends`), and the rows in between."""
 
-        def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int], dict[Edge, str]]:
+        def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int], dict[Edge, BarReason]]:
             found: Offset = {}
             rows = 0
             each_max = max(1, rows_max // max(1, len(reader.buffers)))
@@ -486,7 +487,7 @@ class Follower:
             return found, rows, dict(reader.lost), dict(reader.barred)
 
         found, rows, lost, barred = self._ask(look)
-        if "fenced" in barred.values():
+        if BarReason.FENCED in barred.values():
             raise HoldfastError(
                 f"another program reads as consumer {self.consumer!r}",
                 detail="It began later, and goes on; this one ends.",

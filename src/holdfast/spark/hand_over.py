@@ -23,6 +23,7 @@ from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Name, driver_of
 from holdfast.model.messages import CommitRecord
 from holdfast.model.plan import NEVER_US, Plan, to_core
+from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
 from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
@@ -37,6 +38,10 @@ Say = Callable[..., None]
 
 class Fenced(HoldfastError):
     """A newer driver of this stage exists, or its ledger is of another query: nothing more may be done here."""
+
+    def __init__(self, what: str, *, reason: HandOverReason, detail: str = "", hint: str = "") -> None:
+        super().__init__(what, detail=f"{reason} {detail}".strip(), hint=hint)
+        self.reason = reason
 
 
 class Stopped(HoldfastError):
@@ -186,7 +191,8 @@ class StageHandOver:
             if isinstance(effect, StageFailed):
                 raise Fenced(
                     f"stage {self.stage}: epoch {self.epoch} may not go on",
-                    detail=effect.reason,
+                    reason=effect.reason,
+                    detail=effect.detail,
                     hint="A newer driver of this stage runs elsewhere; this one ends.",
                 )
             if isinstance(effect, BaseException):

@@ -33,6 +33,7 @@ from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import Asset
 from holdfast.model.messages import CommitRecord
 from holdfast.model.plan import to_micros
+from holdfast.model.reasons import HandOverReason
 from holdfast.runtime.net.transport import Caller
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import Run, Target
@@ -192,7 +193,7 @@ def _opened(target: Target) -> StageHandOver:
             return hand_over
         except Fenced as error:
             hand_over.close()
-            if error.detail.startswith("foreign"):
+            if error.reason is HandOverReason.FOREIGN:
                 raise ConfigError(
                     f"port {stage}: the nodes run another deployment of this pipeline",
                     detail=error.detail,

@@ -97,16 +97,16 @@ def test_the_coordinator_sends_its_record_to_members_only():
 def test_a_decided_record_is_taken_from_anyone_and_raises_the_term():
     election, ready = member("b"), Ready()
     record = Record(version=4, term=6, members=MEMBERS, places=FIRST.places)
-    assert election.on_push(record, ready)
+    assert election.take(record, ready)
     assert (election.term, election.accepted, election.decided) == (6, record, record)
-    assert not election.on_push(record, ready)
+    assert not election.take(record, ready)
 
 
 def test_a_decided_record_does_not_displace_a_newer_one_that_is_still_open():
     newer = Record(version=5, term=7, members=MEMBERS, places=FIRST.places)
     election, ready = member("b"), Ready()
     election.accepted = newer
-    assert election.on_push(Record(version=3, term=2, members=MEMBERS, places=FIRST.places), ready)
+    assert election.take(Record(version=3, term=2, members=MEMBERS, places=FIRST.places), ready)
     assert election.accepted is newer
 
 

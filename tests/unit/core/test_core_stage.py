@@ -11,6 +11,7 @@ from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import MS, Config
+from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
 
@@ -122,7 +123,7 @@ def test_rows_that_a_holder_lost_are_delivered_again():
     made = opened()
     made.step(BATCH, 0)
     deliver(made)
-    refusal = m.Refused(stage="s0", epoch=1, batch=0, reason="rows are missing", version=9)
+    refusal = m.Refused(stage="s0", epoch=1, batch=0, reason=HandOverReason.ROWS_MISSING, version=9)
     ready = hear(made, "n1#1", refusal)
     assert made.phase is Phase.DELIVERING
     assert sent(ready, m.Pull) == [m.Pull(version=1)]
@@ -136,11 +137,11 @@ def test_what_is_not_answered_is_sent_again_and_answers_of_other_epochs_are_igno
     assert [type(x) for _, x in made.step(TICK, 10 * MS).send] == []
     assert [type(x) for _, x in made.step(TICK, 100 * MS).send] == [m.Pull, m.LedgerOpen]
     hear(made, "n1", m.LedgerState(stage="s0", epoch=9, commit=None))
-    hear(made, "n1", m.Refused(stage="s0", epoch=9, batch=0, reason="stage epoch is over", version=1))
+    hear(made, "n1", m.Refused(stage="s0", epoch=9, batch=0, reason=HandOverReason.EPOCH_OVER, version=1))
     assert made.phase is Phase.OPENING
 
 
-@pytest.mark.parametrize("reason", ["stage epoch is over", "foreign query 'x'"])
+@pytest.mark.parametrize("reason", [HandOverReason.EPOCH_OVER, HandOverReason.FOREIGN])
 def test_a_fenced_or_foreign_driver_stops_for_good(reason):
     made = opened()
     ready = hear(made, "n1", m.Refused(stage="s0", epoch=1, batch=0, reason=reason, version=1))
@@ -190,13 +191,13 @@ def ledger(name: str = "n1", place: Place | None = None) -> Ledger:
 
 def opening(made: Ledger, epoch: int = 1, query: str = "q") -> Ready:
     ready = Ready()
-    made.on_open("s0@1", m.LedgerOpen(stage="s0", epoch=epoch, query=query), ready)
+    made.on_ledger_open("s0@1", m.LedgerOpen(stage="s0", epoch=epoch, query=query), 0, ready)
     return ready
 
 
 def copied(made: Ledger, since: int = 4) -> Ready:
     ready = Ready()
-    made.on_copied("n2", m.LedgerCopied(ledger="s0.ledger", since=since, rank=made.page.rank), ready)
+    made.on_ledger_copied("n2", m.LedgerCopied(ledger="s0.ledger", since=since, rank=made.page.rank), 0, ready)
     return ready
 
 
@@ -216,7 +217,7 @@ def test_an_older_driver_is_refused_and_a_foreign_query_too():
     for ready in (opening(made, epoch=1), opening(made, epoch=2, query="other")):
         assert isinstance(ready.send[0][1], m.Refused)
     ready = Ready()
-    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0)), ready)
+    made.on_ledger_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0)), 0, ready)
     assert ready.send[0][1].reason == "stage epoch is over"
 
 
@@ -225,12 +226,12 @@ def test_a_commit_is_never_replaced_and_none_may_be_skipped():
     opening(made)
     copied(made)
     ready = Ready()
-    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0, 1)), ready)
-    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0, 2)), ready)
+    made.on_ledger_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0, 1)), 0, ready)
+    made.on_ledger_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(0, 2)), 0, ready)
     assert made.page.commit == commit(0, 1)
-    made.on_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(5)), ready)
+    made.on_ledger_write("s0@1", m.LedgerWrite(stage="s0", epoch=1, commit=commit(5)), 0, ready)
     assert ready.send[-1][1].reason == "ledger was not opened"
-    made.on_write("s0@9", m.LedgerWrite(stage="s0", epoch=9, commit=commit(1)), ready)
+    made.on_ledger_write("s0@9", m.LedgerWrite(stage="s0", epoch=9, commit=commit(1)), 0, ready)
     assert ready.send[-1][1].reason == "ledger was not opened"
 
 
@@ -247,11 +248,11 @@ def test_a_copy_is_kept_under_the_right_place_and_an_old_one_is_nothing():
     made = ledger("n2")
     page = m.LedgerPage("q", 2, commit(3))
     ready = Ready()
-    made.on_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=9, page=page), ready)
+    made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=9, page=page), 0, ready)
     assert ready.send == []
-    made.on_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=page), ready)
+    made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=page), 0, ready)
     assert ready.persist == [("ledger/s0.ledger", (4, page))]
-    made.on_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=m.LedgerPage("q", 1, None)), ready)
+    made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=m.LedgerPage("q", 1, None)), 0, ready)
     assert made.page == page
 
 

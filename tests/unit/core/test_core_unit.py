@@ -18,6 +18,7 @@ from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import batch_block, shard_block
 from holdfast.model.config import MS, Config
+from holdfast.model.reasons import BarReason
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.costs import Costs
@@ -204,19 +205,19 @@ def capture(since: int = 1, epoch: int = 1, number: int = 1, whole: bool = True)
 
 def test_an_image_takes_captures_only_from_the_primary_of_its_place():
     made, ready = host("b#1"), Ready()
-    made.on_capture("x#1", capture(), ready)
-    made.on_capture("a#1", capture(epoch=9), ready)
+    made.on_capture("x#1", capture(), 0, ready)
+    made.on_capture("a#1", capture(epoch=9), 0, ready)
     assert ready.send == []
-    made.on_capture("a#1", capture(), ready)
-    made.on_capture("a#1", capture(), ready)
+    made.on_capture("a#1", capture(), 0, ready)
+    made.on_capture("a#1", capture(), 0, ready)
     assert [x.fits for _, x in ready.send] == [True, True]
-    made.on_capture("a#1", capture(number=0), ready)
+    made.on_capture("a#1", capture(number=0), 0, ready)
     assert len(ready.send) == 2
 
 
 def test_a_capture_that_does_not_fit_asks_for_a_whole_one():
     made, ready = host("c#1", place(1, joining="c#1")), Ready()
-    made.on_capture("a#1", capture(whole=False), ready)
+    made.on_capture("a#1", capture(whole=False), 0, ready)
     assert [x.fits for _, x in ready.send] == [False]
 
 
@@ -234,7 +235,7 @@ def test_an_image_that_a_failed_paste_has_emptied_never_runs():
     def backup() -> Host:
         made, ready = Host("b#1", ONE, CONFIG, lambda spec: Full(spec, 10, Costs(), Meter())), Ready()
         made.on_record(record(1, place()), 0, ready)
-        made.on_capture("a#1", capture(), ready)
+        made.on_capture("a#1", capture(), 0, ready)
         assert ready.send == []
         assert isinstance(ready.notes[-1], notes.PasteFailed)
         return made
@@ -244,14 +245,14 @@ def test_an_image_that_a_failed_paste_has_emptied_never_runs():
     with pytest.raises(InvariantError, match="failed paste"):
         made.on_record(record(3, place(3, primary="b#1", backup=None, epoch=2)), 0, ready)
     made, Full.full = backup(), False
-    made.on_capture("a#1", capture(), ready)
+    made.on_capture("a#1", capture(), 0, ready)
     made.on_record(record(2, place(2, primary="b#1", backup=None, epoch=2)), 0, ready)
     assert made.primaries["u0"].epoch == 2
 
 
 def test_a_capture_that_comes_before_its_record_waits_for_it():
     made, ready = host("b#1"), Ready()
-    made.on_capture("a#1", capture(since=2), ready)
+    made.on_capture("a#1", capture(since=2), 0, ready)
     assert ready.send == []
     made.on_record(record(2, place(2, joining="c#1")), 0, ready)
     assert [x.fits for _, x in ready.send] == [True]
@@ -259,7 +260,7 @@ def test_a_capture_that_comes_before_its_record_waits_for_it():
 
 def test_a_primary_takes_no_captures_and_answers_to_old_epochs_are_ignored():
     made, ready = host(), Ready()
-    made.on_capture("a#1", capture(), ready)
+    made.on_capture("a#1", capture(), 0, ready)
     made.on_pasted("b#1", m.Pasted(shard="u0", epoch=7, round=1, fits=True), 0, ready)
     assert ready.send == []
     host("b#1").on_pasted("b#1", m.Pasted(shard="u0", epoch=1, round=1, fits=True), 0, ready)
@@ -291,7 +292,7 @@ def test_a_full_holder_turns_a_stage_away():
     feed(made.copies["u0"], "s0>u0", 0, [(1, 1, 1)] * CONFIG.retained_hard_max, 1, 0)
     ready = Ready()
     deliver = m.Deliver(stage="s0", epoch=1, batch=1, task=0, attempt=0, parts={"s0>u0": ()})
-    hand.on_deliver("s0@1", deliver, ready)
+    hand.on_deliver("s0@1", deliver, 0, ready)
     assert ready.send[0][1].reason == "full"
 
 
@@ -310,7 +311,7 @@ def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
     rounds = Rounds(made.copies["u0"], 1, 0)
     rounds.retarget(("b#1",), "b#1", 1)
     taken = rounds.begin(made.copies["u0"], ("b#1",), method_of(config), 0)["b#1"]
-    image.on_capture("a#1", taken, ready)
+    image.on_capture("a#1", taken, 0, ready)
     assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
     ready = Ready()
     image.on_record(record(2, place(2, backup=None)), 0, ready)
@@ -479,9 +480,9 @@ def test_of_two_guests_with_one_name_the_later_reads_and_the_earlier_is_told():
 def test_a_reader_that_is_turned_away_asks_no_more_and_one_of_a_later_life_is_not_meant():
     made = reader(leased=True)
     assert {x.query for _, x in made.step(TICK, 0).send if isinstance(x, m.Subscribe)} == {ONE.query}
-    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=0, why="fenced")), 0)
+    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=0, why=BarReason.FENCED)), 0)
     assert made.barred == {}
-    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=1, why="fenced")), 0)
+    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=1, why=BarReason.FENCED)), 0)
     assert made.barred == {"u0.0": "fenced"}
     ready = made.step(TICK, 400 * MS)
     assert [type(x) for _, x in ready.send] == [m.Pull]

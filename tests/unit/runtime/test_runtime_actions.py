@@ -12,11 +12,9 @@ import pytest
 from holdfast.core.ready import Spill
 from holdfast.errors import ConfigError, InputError, PeerError
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model import messages as m
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
 from holdfast.runtime.disk.spill import SpillStore
-from holdfast.runtime.net.border import is_known
 from holdfast.runtime.node.actions import Actions, _blocks
 from holdfast.runtime.node.process import NodeProcess
 
@@ -54,12 +52,6 @@ def test_a_submit_leaves_the_plan_of_another_deployment_alone(tmp_path):
     submit(PLAN, "third")  # as the others run it
     assert found() == ("q", "first")
     assert deployed == [PLAN, PLAN]
-
-
-def test_a_message_that_no_part_of_a_node_takes_is_turned_away():
-    node = SimpleNamespace(topology=PLAN.topology, handlers={m.Data: None}, ledgers={})
-    assert not is_known(m.Trimmed(edge="u0.0", epoch=1, first=3), node)  # pyright: ignore[reportArgumentType]
-    assert is_known(m.Data(edge="u0.0", epoch=1, blocks=()), node)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path):

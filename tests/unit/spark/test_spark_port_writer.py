@@ -19,6 +19,7 @@ from holdfast.model import messages as m
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
 from holdfast.model.plan import Plan, StagePlan
+from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, first_record
 from holdfast.model.topology import StageSpec, Topology, layered
 from holdfast.sim.costs import Costs
@@ -84,14 +85,14 @@ def test_whoever_opens_the_ledger_later_is_the_only_one_who_commits():
     ledger = Ledger("p.ledger", "n0")
     ledger.on_place(Place(primary="n0"), Ready())
     old = port.next_epoch(ledger.page.fence)
-    ledger.on_open("p@old", m.LedgerOpen(stage="p", epoch=old, query="q"), Ready())
+    ledger.on_ledger_open("p@old", m.LedgerOpen(stage="p", epoch=old, query="q"), 0, Ready())
     new = port.next_epoch(ledger.page.fence)
-    ledger.on_open("p@new", m.LedgerOpen(stage="p", epoch=new, query="q"), Ready())
+    ledger.on_ledger_open("p@new", m.LedgerOpen(stage="p", epoch=new, query="q"), 0, Ready())
     ready = Ready()
-    ledger.on_write("p@old", m.LedgerWrite(stage="p", epoch=old, commit=commit(0, epoch=old)), ready)
+    ledger.on_ledger_write("p@old", m.LedgerWrite(stage="p", epoch=old, commit=commit(0, epoch=old)), 0, ready)
     assert ready.send[0][1].reason == "stage epoch is over"  # pyright: ignore[reportAttributeAccessIssue]
     assert ledger.page.commit is None
-    ledger.on_write("p@new", m.LedgerWrite(stage="p", epoch=new, commit=commit(0, epoch=new)), Ready())
+    ledger.on_ledger_write("p@new", m.LedgerWrite(stage="p", epoch=new, commit=commit(0, epoch=new)), 0, Ready())
     assert ledger.page.commit == commit(0, epoch=new)
 
 
@@ -166,7 +167,7 @@ class Driver:
             cluster.siblings -= 1
             cluster.fence = port.next_epoch(cluster.fence)
         if self.epoch < cluster.fence:
-            raise Fenced("stage p may not go on", detail="stage epoch is over")
+            raise Fenced("stage p may not go on", reason=HandOverReason.EPOCH_OVER)
         number = cluster.last.batch + 1 if cluster.last else 0
         self.last = cluster.last = m.CommitRecord(
             query="q", batch=number, epoch=self.epoch, attempt=1, accepted={}, offsets=(spark_batch, spark_batch + 1),

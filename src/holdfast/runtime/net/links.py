@@ -63,23 +63,13 @@ _unique = itertools.count()
 
 def key_of(target: Address, message: m.Message) -> object:
     """Two messages of one key say the same, the later one better."""
-    match message:
-        case m.Deliver():
-            return ("deliver", target, message.stage, message.epoch, message.batch, message.task, message.attempt)
-        case m.Capture():
-            return ("capture", target, message.shard, message.epoch, message.round)
-        case m.Prepare() | m.LedgerWrite() | m.LedgerOpen() | m.Seal():
-            return (type(message), target, message.stage, message.epoch)
-        case m.Subscribe():
-            return ("subscribe", target, message.edge, message.consumer)
-        case m.Heartbeat() | m.Beat() | m.Pull() | m.Push() | m.Hello():
-            return (type(message), target)
-        case _:
-            return next(_unique)
+    if message.key is None:
+        return next(_unique)
+    return (type(message), target, *(getattr(message, field) for field in message.key))
 
 
 def lane_of(message: m.Message) -> bytes:
-    return BULK if isinstance(message, m.Data | m.Capture | m.Deliver) else FAST
+    return BULK if message.bulk else FAST
 
 
 class Outgoing:

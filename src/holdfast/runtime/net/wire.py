@@ -14,7 +14,6 @@ import msgspec
 import xxhash
 
 from holdfast.errors import InputError
-from holdfast.model import messages as m
 from holdfast.model.ids import Address
 from holdfast.model.messages import AnyMessage, Message
 from holdfast.runtime.net.rows import ArrowRows
@@ -102,27 +101,11 @@ def decode(raw: Any, peer: str) -> tuple[Address, Address, Message]:
         raise _damaged(peer, str(error)) from error
     except InputError as error:
         raise _damaged(peer, f"{error.what}: {error.detail}") from error
-    return frame.source, frame.target, _with_rows(frame.message, peer)
-
-
-def _with_rows(message: Message, peer: str) -> Message:
-    """Rows are Arrow rows or none at all, and none is `()`: msgpack knows no tuples."""
-    if isinstance(message, m.Deliver):
-        return msgspec.structs.replace(message, parts={e: _rows(rows, peer) for e, rows in message.parts.items()})
-    if isinstance(message, m.Data):
-        for block in message.blocks:
-            _rows(block.rows, peer)
-    if isinstance(message, m.Capture):
-        for part in message.outputs.values():
-            for block in part.blocks:
-                _rows(block.rows, peer)
-        for handed in message.handed.values():
-            for held in (*handed.sealed, *handed.prepared):
-                _rows(held.rows, peer)
-    return message
+    return frame.source, frame.target, frame.message.with_rows(lambda rows: _rows(rows, peer))
 
 
 def _rows(rows: Any, peer: str) -> Any:
+    """Rows are Arrow rows or none at all, and none is `()`: msgpack knows no tuples."""
     if isinstance(rows, ArrowRows):
         return rows
     if rows == []:

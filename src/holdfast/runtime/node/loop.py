@@ -26,9 +26,6 @@ from holdfast.runtime.net.links import key_of
 
 T = TypeVar("T")
 
-#: These may take long, or carry much: everything else goes first.
-_HEAVY = frozenset((m.Data, m.Capture, m.Deliver, m.Prepare, m.Seal, m.Subscribe))
-
 
 class Disk(Protocol):
     def write(self, items: list[tuple[str, object]]) -> None:
@@ -100,7 +97,7 @@ class MachineLoop:
 
     def received(self, source: Address, message: m.Message) -> None:
         with self._wanted:
-            if type(message) in _HEAVY:
+            if message.heavy:
                 self._queue[(source, key_of("", message))] = Received(source, message)
             else:
                 self._urgent.append(Received(source, message))

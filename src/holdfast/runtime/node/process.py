@@ -27,7 +27,6 @@ from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
 from holdfast.runtime.disk.journal import Journal, write_whole
 from holdfast.runtime.disk.spill import SpillStore
-from holdfast.runtime.net.border import is_known
 from holdfast.runtime.net.links import Link, host_port
 from holdfast.runtime.net.security import Security, check_listen
 from holdfast.runtime.net.transport import NODE, Caller, Server
@@ -294,7 +293,7 @@ class NodeProcess:
         node, loop = self.node, self.loop
         if node is None or loop is None or target not in (self.name, node.seat):
             return
-        if not is_known(message, node):
+        if not node.hears(message):
             self.events.limited(("foreign", source), 5, "foreign", f"{source} speaks of what this pipeline has not.")
             return
         loop.received(source, message)
