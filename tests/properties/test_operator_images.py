@@ -1,8 +1,9 @@
-"""Images and checkpoints of operators under random rows, watermarks, captures, promotions and crashes.
+"""Images and checkpoints of operators under random rows, watermarks, captures, chunks, promotions and crashes.
 
 An operator runs beside a log of everything it was given. Whatever happens to it in between, (1) an image gives exactly
 what its primary would have given at the moment of the last capture, row for row and in the same order, and (2) what has
-come out so far and what is still to come are together what a plain Python model makes of the log.
+come out so far and what is still to come are together what a plain Python model makes of the log. An image is brought
+up in chunks of any size while its primary goes on, and is worth something only with the last of them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from support.models import Row
 
 from holdfast.errors import InputError, MemoryLimitError
 from holdfast.operators import (
+    END,
     FOREVER,
     LEFT,
     NEVER,
     RIGHT,
+    START,
     Agg,
     Capture,
+    Chunk,
     CountWindow,
     CountWindowAggregate,
     Join,
@@ -37,6 +41,7 @@ from holdfast.operators import (
     WindowAggregate,
     Within,
 )
+from holdfast.operators.capture import part_of
 from holdfast.state import checkpoint
 from holdfast.state.checkpoint import Checkpoint
 
@@ -64,6 +69,16 @@ ROWS = st.lists(
 )
 
 
+#: Bytes of a chunk, from one record to everything.
+SIZES = st.sampled_from([0, 1, 300, 999, 5000, 1 << 20])
+
+
+def records(op: StatefulOperator) -> list[tuple]:
+    """All that captures carry, record by record: numbers, words, long values, and for a join what follows what."""
+    parts = [part_of(s, s.rids(), keep=op._KEEP, drop_below=d) for s, d in zip(op._stores(), op._drops(), strict=True)]
+    return [(op.captured, op.rows, op.watermark, op._extra()), *((*p.buffers, p.drop_below) for p in parts)]
+
+
 def to_batch(given_rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """As a slice of a larger batch, so that no array starts at offset 0."""
     padded = [Row(0, "pad", 9.0, 9, "pad" * 9), *given_rows, Row(0, "pad", 9.0, 9, "pad")]
@@ -87,6 +102,8 @@ class Images(RuleBasedStateMachine):
         self.chain: list[bytes] = []
         self.base = None
         self.saved: tuple[int, int] = (0, 0)
+        #: Where the walk that brings up the image stands; END: it has everything.
+        self.cursor = END
         self.lost = False
 
     # -- what the operators provide
@@ -130,31 +147,53 @@ class Images(RuleBasedStateMachine):
         self.emitted += self.give(self.primary, which, placed)
         self.log += [(which, r) for r in placed]
 
-    @rule(which=st.integers(0, 1), given_rows=ROWS, by=st.sampled_from([4, 10, 15, 30]), whole=st.booleans())
-    def work_goes_on(self, which: int, given_rows: list[Row], by: int, whole: bool) -> None:
+    @rule(which=st.integers(0, 1), given_rows=ROWS, by=st.sampled_from([4, 10, 15, 30]), anew=st.booleans(), size=SIZES)
+    def work_goes_on(self, which: int, given_rows: list[Row], by: int, anew: bool, size: int) -> None:
         """What happens all the time: rows, a capture, a watermark that closes something, and a capture of that."""
         self.rows_come(which, given_rows)
-        self.the_image_gets_a_capture(whole, False)
+        self.a_round(anew, False, size)
         for index in range(self.inputs):
             self.the_watermark_rises(index, by)
         self.rows_come(which + 1, given_rows[:3])
-        self.the_image_gets_a_capture(False, True)
+        self.a_round(False, True, size)
 
     @rule(which=st.integers(0, 1), by=st.sampled_from([0, 1, 3, 10, 11, 60]))
     def the_watermark_rises(self, which: int, by: int) -> None:
         which %= self.inputs
         self.emitted += self.advance(self.primary, which, self.now(which) + by)
 
-    @rule(whole=st.booleans(), lazy=st.booleans())
-    def the_image_gets_a_capture(self, whole: bool, lazy: bool) -> None:
-        capture = Capture.from_bytes(self.primary.capture(whole=whole or self.lost).to_bytes())
-        self.image.paste(capture)
+    @rule(anew=st.booleans(), lazy=st.booleans(), size=SIZES)
+    def a_round(self, anew: bool, lazy: bool, size: int) -> None:
+        """A capture of what changed, and while the image is being brought up a chunk of the same moment."""
+        if anew or self.lost:
+            self.cursor, self.captured = START, None
+        if self.cursor == START and size % 2:
+            self.primary.skip()
+        else:
+            capture = Capture.from_bytes(self.primary.capture().to_bytes())
+            if self.cursor != START:
+                assert self.image.fits(capture)
+                self.image.paste(capture)
+        if self.cursor != END:
+            chunk, self.cursor = self.primary.chunk(self.cursor, size)
+            assert chunk.nbytes <= size or chunk.n_records == 1
+            self.image.paste_chunk(Chunk.from_bytes(chunk.to_bytes()))
         self.lost = False
-        rest = self.fingerprint(self.primary)
-        self.captured = (len(self.log), len(self.emitted), rest)
-        assert self.fingerprint(self.image, lazy=lazy) == rest
+        assert self.image.scanned == self.cursor
+        if self.cursor == END:
+            assert records(self.image) == records(self.primary)
+            rest = self.fingerprint(self.primary)
+            self.captured = (len(self.log), len(self.emitted), rest)
+            assert self.fingerprint(self.image, lazy=lazy) == rest
 
-    @precondition(lambda self: self.captured is not None)
+    @precondition(lambda self: self.cursor != END)
+    @rule(size=SIZES)
+    def the_walk_comes_to_its_end(self, size: int) -> None:
+        while self.cursor != END:
+            self.a_round(False, False, size)
+            size = 2 * size + 100
+
+    @precondition(lambda self: self.captured is not None or self.cursor != END)
     @rule()
     def a_capture_is_lost_and_the_next_one_refused(self) -> None:
         self.primary.capture()
@@ -163,28 +202,46 @@ class Images(RuleBasedStateMachine):
             self.image.paste(following)
         self.lost = True
 
-    @rule(cut=st.floats(0, 1), flip=st.integers(0, 7))
-    def garbled_bytes_are_refused(self, cut: float, flip: int) -> None:
-        raw = bytearray(self.primary.capture(whole=True).to_bytes())
+    @precondition(lambda self: self.cursor not in (START, END) and not self.lost)
+    @rule(size=SIZES)
+    def a_chunk_is_lost_and_the_next_one_refused(self, size: int) -> None:
+        self.image.paste(self.primary.capture())
+        _, cursor = self.primary.chunk(self.cursor, size)
+        if cursor == END:
+            return
+        following, _ = self.primary.chunk(cursor, size)
+        with pytest.raises(InputError, match="a chunk does not start where the image stands"):
+            self.image.paste_chunk(following)
+        self.primary.capture()
+        late, _ = self.primary.chunk(self.cursor, size)
+        with pytest.raises(InputError, match="a chunk does not start where the image stands"):
+            self.image.paste_chunk(late)
+        self.lost = True
+
+    @rule(cut=st.floats(0, 1), flip=st.integers(0, 7), chunk=st.booleans())
+    def garbled_bytes_are_refused(self, cut: float, flip: int, chunk: bool) -> None:
+        taken = self.primary.capture()
+        if chunk:
+            taken, _ = self.primary.chunk(START, 1000)
+        raw = bytearray(taken.to_bytes())
         self.lost = True
         at = int(cut * (len(raw) - 1))
-        with pytest.raises(InputError, match="a capture cannot be read"):
-            Capture.from_bytes(bytes(raw[:at]))
+        with pytest.raises(InputError, match="cannot be read"):
+            type(taken).from_bytes(bytes(raw[:at]))
         raw[at] ^= 1 << flip
-        with pytest.raises(InputError, match="a capture cannot be read"):
-            Capture.from_bytes(bytes(raw))
+        with pytest.raises(InputError, match="cannot be read"):
+            type(taken).from_bytes(bytes(raw))
 
     @precondition(lambda self: self.captured is not None)
-    @rule()
-    def the_primary_dies_and_the_image_takes_over(self) -> None:
+    @rule(size=SIZES)
+    def the_primary_dies_and_the_image_takes_over(self, size: int) -> None:
         assert self.captured is not None
         seen, said, rest = self.captured
         del self.log[seen:], self.emitted[said:]
         assert self.fingerprint(self.image) == rest
         self.primary, self.image = self.image, self.make()
-        self.image.paste(self.primary.capture(whole=True))
-        self.captured = (seen, said, rest)
-        self.chain, self.base, self.lost = [], None, False
+        self.chain, self.base = [], None
+        self.a_round(True, False, size)
 
     @rule(full=st.booleans())
     def a_checkpoint_is_written(self, full: bool) -> None:
@@ -204,7 +261,7 @@ class Images(RuleBasedStateMachine):
         self.primary = self.make()
         self.primary.restore([Checkpoint.of_bytes(raw) for raw in self.chain], lazy=lazy)
         # its image may be ahead of it now, and is no use
-        self.image, self.captured = self.make(), None
+        self.image, self.captured, self.lost = self.make(), None, True
         self.chain, self.base = [], None
 
     @rule()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.operators import FOREVER, Join, StatefulOperator, WindowAggregate
+from holdfast.operators import END, FOREVER, START, Chunk, Join, StatefulOperator, WindowAggregate
 from holdfast.state import checkpoint
 from holdfast.state.checkpoint import Checkpoint
 
@@ -53,6 +53,17 @@ def copy_into(operator: StatefulOperator, fresh: StatefulOperator, *, lazy: bool
     """`fresh` becomes what `operator` is, by way of a paged checkpoint."""
     fresh.restore([Checkpoint.of_bytes(saved(operator))], lazy=lazy)
     return fresh
+
+
+def brought_up(primary: StatefulOperator, image: StatefulOperator, bytes_max: int = 1 << 20) -> StatefulOperator:
+    """`image` becomes an image of `primary` as it is now, by chunks of so many bytes, all of one moment."""
+    primary.skip()
+    cursor = START
+    while True:
+        chunk, cursor = primary.chunk(cursor, bytes_max)
+        image.paste_chunk(Chunk.from_bytes(chunk.to_bytes()))
+        if cursor == END:
+            return image
 
 
 def finish(operator: StatefulOperator) -> list[tuple]:

@@ -2,7 +2,8 @@
 
 aggregate.py     time windows                count_window.py  windows of rows
 join.py          two streams                 union.py         many streams into one
-aggregates.py    count, sum, min, …          capture.py       what a backup is sent
+aggregates.py    count, sum, min, …          capture.py       what a backup is sent all the time
+                                             chunk.py         what a new backup is sent
 build.py         operators from a plan       operator.py      what all of them can do for high availability
 """
 
@@ -13,6 +14,7 @@ with versioned():
     from holdfast.operators.aggregates import Agg, MergeableAggregate, register
     from holdfast.operators.build import build, rows_in, rows_schema, wire_schema
     from holdfast.operators.capture import Capture
+    from holdfast.operators.chunk import END, START, Chunk
     from holdfast.operators.count_window import CountWindow, CountWindowAggregate
     from holdfast.operators.join import LEFT, RIGHT, Join, SameWindow, Within
     from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator
@@ -20,12 +22,15 @@ with versioned():
     from holdfast.operators.warmup import warm_up
 
 __all__ = [
+    "END",
     "FOREVER",
     "LEFT",
     "NEVER",
     "RIGHT",
+    "START",
     "Agg",
     "Capture",
+    "Chunk",
     "CountWindow",
     "CountWindowAggregate",
     "Join",

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
 from holdfast.operators.aggregates import Agg, Overflow
-from holdfast.operators.capture import Capture, Incoming, Part, take_part
+from holdfast.operators.capture import Capture, Incoming, Part
+from holdfast.operators.chunk import Chunk
 from holdfast.operators.columns import (
     KEY_COLUMNS_MAX,
     Column,
@@ -49,6 +50,7 @@ from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import extract_long, point_to
 from holdfast.state.keys import make_keys
 from holdfast.state.pages import PagePool
+from holdfast.state.slots import SlotStore
 
 TIME = pa.timestamp("us", tz="UTC")
 #: Rows that a close merges at a time: bounds the memory of closing many sliding windows at once.
@@ -333,8 +335,8 @@ class WindowAggregate(StatefulOperator):
         if self.footprints is not None:
             self.keep_footprints()
 
-    def paste(self, capture: Capture) -> None:
-        super().paste(capture)
+    def _put(self, message: Capture | Chunk, cursor: int) -> None:
+        super()._put(message, cursor)
         if self.footprints is not None:
             self.keep_footprints()
 
@@ -343,15 +345,17 @@ class WindowAggregate(StatefulOperator):
         self.footprints = Footprints(self.state)
         return self.footprints
 
-    def _take_parts(self, whole: bool) -> list[Part]:
-        return [take_part(self.state.map.slots, whole=whole, drop_below=self._dropped_below)]
+    def _stores(self) -> list[SlotStore]:
+        return [self.state.map.slots]
 
-    def _put_parts(self, parts: list[Part]) -> None:
-        (part,) = parts
+    def _drops(self) -> list[int]:
+        return [self._dropped_below]
+
+    def _put_part(self, index: int, part: Part, below: int) -> None:
         if part.drop_below > self._dropped_below:
             self.state.drop_below(part.drop_below)
             self._dropped_below = part.drop_below
-        incoming = Incoming(part, self.state.map.slots, self.name)
+        incoming = Incoming(part, self.state.map.slots, self.name, below)
         self.state.place(incoming.new, incoming.keys(self.state.map), self.program.identity)
         incoming.write_values()
 

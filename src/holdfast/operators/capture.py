@@ -5,14 +5,21 @@ updated goes as its state and the number of its record, and what has expired goe
 record under the number it has at the primary, so pasting an update is a store and needs no look-up.
 
 A capture fits only where it starts: it carries the number of the capture before it, and an image that stands
-elsewhere refuses it and has to be given a whole one. It also fits only the layout it was made for (columns, aggregates,
-page size: a record's number is its page and its slot), and its bytes carry a checksum: words of a capture end up as
-addresses, so none may be taken on trust.
+elsewhere refuses it and has to be brought up anew, chunk by chunk (`chunk.py`). The number is a digest of the capture
+and of the number before it, not a count: two copies that captured on their own from the same beginning may have put
+the same records into different slots, and a count could not tell them apart. A capture also fits only the layout it was
+made for (columns, aggregates, page size: a record's number is its page and its slot), and its bytes carry a checksum:
+words of a capture end up as addresses, so none may be taken on trust.
+
+The bytes of a part are views, of arrays where it was taken and of the message where it arrived: nothing is copied
+between the state and the message but once.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,31 +29,38 @@ from numpy.typing import NDArray
 
 from holdfast.errors import InputError
 from holdfast.state.hashmap import HashMap
-from holdfast.state.heap import extract_long, heap_free, is_long, long_length, own_value, point_to
+from holdfast.state.heap import extract_long, heap_free, is_long, long_fit, long_length, own_value, point_to
 from holdfast.state.intrinsics import load, store
 from holdfast.state.keys import Keys, make_keys
-from holdfast.state.slots import HEAP, SLOT_BITS, SlotStore, record_writable
+from holdfast.state.slots import HEAP, RPP, SLOT_BITS, SlotStore, record_writable
 
-_LOW4 = 0xFFFFFFFF
+#: What of a record's first word travels: the null bits of a map's keys (an image links its records itself), or the next
+#: record of a list (an image takes the lists as they are).
+NULL_BITS = 0xFFFFFFFF
+LINKS = ~0xFFFFFFFF
+#: No rid is as high: a part without a bound.
+RIDS_END = 1 << 32
 #: What the bytes of a capture start with: "HFCA" and the xxh3-64 of the rest.
 _HEAD = struct.Struct("<4sQ")
 _MAGIC = b"HFCA"
+
+T = TypeVar("T")
 
 
 class Part(msgspec.Struct, frozen=True):
     """Changes of one set of records. Numbers are little-endian; rows are whole words."""
 
     #: New records: their rids (uint32), all their words, and the long values those refer to.
-    new: bytes
-    new_words: bytes
-    new_blob: bytes
+    new: memoryview
+    new_words: memoryview
+    new_blob: memoryview
     #: Updated records: rids, value words, long values.
-    updated: bytes
-    updated_words: bytes
-    updated_blob: bytes
+    updated: memoryview
+    updated_words: memoryview
+    updated_blob: memoryview
     #: Panes below this are gone; and records that went one by one.
     drop_below: int
-    removed: bytes = b""
+    removed: memoryview
 
     @property
     def n_new(self) -> int:
@@ -57,17 +71,20 @@ class Part(msgspec.Struct, frozen=True):
         return len(self.updated) // 4
 
     @property
+    def buffers(self) -> tuple[memoryview, ...]:
+        new = (self.new, self.new_words, self.new_blob)
+        return (*new, self.updated, self.updated_words, self.updated_blob, self.removed)
+
+    @property
     def nbytes(self) -> int:
-        return sum(len(b) for b in (self.new, self.new_words, self.new_blob)) + sum(
-            len(b) for b in (self.updated, self.updated_words, self.updated_blob, self.removed)
-        )
+        return sum(len(b) for b in self.buffers)
 
 
 class Capture(msgspec.Struct, frozen=True):
     """One capture of an operator."""
 
     operator: str
-    #: Number of the capture that this one continues; -1: a whole one, which replaces whatever is there.
+    #: Number of the capture that this one continues; -1: none, it starts from nothing.
     base: int
     number: int
     #: Rows taken so far, and the watermark.
@@ -78,10 +95,6 @@ class Capture(msgspec.Struct, frozen=True):
     layout: int
     #: Further numbers of the operator (bounds, watermarks of single inputs).
     extra: dict[str, int] = {}
-
-    @property
-    def whole(self) -> bool:
-        return self.base < 0
 
     @property
     def n_new(self) -> int:
@@ -96,49 +109,88 @@ class Capture(msgspec.Struct, frozen=True):
         return sum(p.nbytes for p in self.parts)
 
     def to_bytes(self) -> bytearray:
-        raw = bytearray(_HEAD.size + self.nbytes + 1024)  # large enough in one piece: growing it would copy it
-        _encoder.encode_into(self, raw, _HEAD.size)
-        _HEAD.pack_into(raw, 0, _MAGIC, xxhash.xxh3_64_intdigest(memoryview(raw)[_HEAD.size :]))
-        return raw
+        return sealed(_MAGIC, self, self.nbytes)
 
     @staticmethod
     def from_bytes(raw: bytes | bytearray | memoryview) -> Capture:
-        if len(raw) < _HEAD.size:
-            raise _unreadable(f"It has {len(raw)} bytes.")
-        magic, digest = _HEAD.unpack_from(raw)
-        body = memoryview(raw)[_HEAD.size :]
-        if magic != _MAGIC or xxhash.xxh3_64_intdigest(body) != digest:
-            raise _unreadable("Its checksum does not match.")
-        try:
-            return _decoder.decode(body)
-        except msgspec.DecodeError as error:
-            raise _unreadable(str(error)) from error
-
-
-def _unreadable(detail: str) -> InputError:
-    return InputError("a capture cannot be read", detail=detail, hint="Ask the primary for a whole capture.")
+        """The capture that these bytes are; it keeps them."""
+        return opened(_MAGIC, raw, _decoder, "a capture")
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Capture)
 
 
-def _rids_to_bytes(rids: NDArray[np.int64]) -> bytes:
-    return rids.astype("<u4").tobytes()
+def sealed(magic: bytes, value: msgspec.Struct, nbytes: int) -> bytearray:
+    """A struct as bytes: magic, checksum, msgpack. `nbytes` is what its buffers have."""
+    raw = bytearray(_HEAD.size + nbytes + 1024)  # large enough in one piece: growing it would copy it
+    _encoder.encode_into(value, raw, _HEAD.size)
+    _HEAD.pack_into(raw, 0, magic, xxhash.xxh3_64_intdigest(memoryview(raw)[_HEAD.size :]))
+    return raw
 
 
-def rids_from(raw: bytes) -> NDArray[np.int64]:
+def opened(magic: bytes, raw: bytes | bytearray | memoryview, decoder: msgspec.msgpack.Decoder[T], what: str) -> T:
+    """What `sealed` made, as views of these bytes; an InputError if they are not that."""
+    if len(raw) < _HEAD.size:
+        raise _unreadable(what, f"It has {len(raw)} bytes.")
+    found, digest = _HEAD.unpack_from(raw)
+    body = memoryview(raw)[_HEAD.size :]
+    if found != magic or xxhash.xxh3_64_intdigest(body) != digest:
+        raise _unreadable(what, "Its checksum does not match.")
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise _unreadable(what, str(error)) from error
+
+
+def _unreadable(what: str, detail: str) -> InputError:
+    return InputError(f"{what} cannot be read", detail=detail, hint="The primary will bring up the image anew.")
+
+
+def digest_of(base: int, numbers: tuple[int, ...], buffers: Iterable[memoryview]) -> int:
+    """The number of a capture: of all that was captured before, and of what it carries itself."""
+    digest = xxhash.xxh3_64()
+    digest.update(struct.pack(f"<{1 + len(numbers)}q", base, *numbers))
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.intdigest() >> 1  # fits a signed word, and is never -1
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """A view of an array's bytes."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _rids_to_bytes(rids: NDArray[np.int64]) -> memoryview:
+    return bytes_of(rids.astype("<u4"))
+
+
+def _rids_from(raw: memoryview) -> NDArray[np.int64]:
     return np.frombuffer(raw, "<u4").astype(np.int64)
 
 
-def take_part(store_: SlotStore, *, whole: bool, drop_below: int, removed: NDArray[np.int64] | None = None) -> Part:
-    """Changes since the last call (or everything), which then count as captured."""
-    pool = store_.pool.at
+_NONE = np.zeros(0, np.int64)
+
+
+def take_part(store_: SlotStore, *, keep: int, drop_below: int, removed: NDArray[np.int64] = _NONE) -> Part:
+    """Changes since the last call, which then count as captured."""
     new, updated = store_.changed()
-    if whole:
-        new, updated = store_.rids(), np.zeros(0, np.int64)
+    return part_of(store_, new, updated, keep=keep, drop_below=drop_below, removed=removed)
+
+
+def part_of(
+    store_: SlotStore,
+    new: NDArray[np.int64],
+    updated: NDArray[np.int64] = _NONE,
+    *,
+    keep: int,
+    drop_below: int,
+    removed: NDArray[np.int64] = _NONE,
+) -> Part:
+    """These records: the new ones in full, of the updated ones their values. `keep`: see `NULL_BITS`, `LINKS`."""
+    pool = store_.pool.at
     new_words = store_.gather(new, 0, store_.record_words)
-    new_words[:, 0] &= _LOW4  # lists are made anew by the image
+    new_words[:, 0] &= keep
     new_blob = extract_long(pool, store_.heap.at, new_words, store_.var_at)
     first = 1 + store_.key_words
     updated_words = store_.gather(updated, first, store_.record_words - first)
@@ -146,43 +198,76 @@ def take_part(store_: SlotStore, *, whole: bool, drop_below: int, removed: NDArr
     updated_blob = extract_long(pool, store_.heap.at, updated_words, value_vars)
     return Part(
         new=_rids_to_bytes(new),
-        new_words=new_words.tobytes(),
-        new_blob=new_blob.tobytes(),
+        new_words=bytes_of(new_words),
+        new_blob=bytes_of(new_blob),
         updated=_rids_to_bytes(updated),
-        updated_words=updated_words.tobytes(),
-        updated_blob=updated_blob.tobytes(),
+        updated_words=bytes_of(updated_words),
+        updated_blob=bytes_of(updated_blob),
         drop_below=drop_below,
-        removed=_rids_to_bytes(removed) if removed is not None else b"",
+        removed=_rids_to_bytes(removed),
     )
 
 
 class Incoming:
-    """The rows of a part, ready to be put into an image of the same layout."""
+    """The rows of a part, ready to be put into an image of the same layout.
 
-    def __init__(self, part: Part, store_: SlotStore, operator: str) -> None:
+    `below`: an image that is still being brought up takes only records with a lower number. The others are not there
+    yet, and a later chunk brings them as they are then.
+    """
+
+    def __init__(self, part: Part, store_: SlotStore, operator: str, below: int = RIDS_END) -> None:
         first = 1 + store_.key_words
-        self.new = rids_from(part.new)
-        self.updated = rids_from(part.updated)
-        self._blobs = [np.frombuffer(b, np.uint8) for b in (part.new_blob, part.updated_blob)]
-        self.words = self._rows(part.new_words, len(self.new), store_.record_words, operator)
-        self.updates = self._rows(part.updated_words, len(self.updated), store_.record_words - first, operator)
-        point_to(self.words, store_.var_at, self._blobs[0])
-        self._value_vars = store_.var_at[store_.var_at >= first] - first
-        point_to(self.updates, self._value_vars, self._blobs[1])
         self._store = store_
-        for rids in (self.new, self.updated, rids_from(part.removed)):
-            if len(rids) and rids.max() >> store_.block[SLOT_BITS] >= store_.pool.pages_max:
-                raise store_.pool.limit_error()  # the primary may have more memory
+        self._operator = operator
+        self._blobs = [np.frombuffer(b, np.uint8) for b in (part.new_blob, part.updated_blob)]
+        self.new, self.words = self._rows(part.new, part.new_words, store_.record_words, below)
+        self.updated, self.updates = self._rows(part.updated, part.updated_words, store_.record_words - first, below)
+        self.removed = self._rids(part.removed)
+        self.removed = self.removed[self.removed < below]
+        self._value_vars = store_.var_at[store_.var_at >= first] - first
+        self._point(self.words, store_.var_at, self._blobs[0])
+        self._point(self.updates, self._value_vars, self._blobs[1])
 
-    @staticmethod
-    def _rows(raw: bytes, n: int, width: int, operator: str) -> NDArray[np.int64]:
-        if len(raw) != 8 * n * width:
-            raise InputError(
-                f"{operator}: a capture does not fit the operator's layout",
-                detail=f"{len(raw)} bytes for {n} records of {width} words.",
-                hint="Primary and backup must run the same pipeline; ask for a whole capture.",
-            )
-        return np.frombuffer(raw, np.int64).reshape(n, width).copy()
+    def _rids(self, raw: memoryview) -> NDArray[np.int64]:
+        if len(raw) % 4:
+            raise self._misfit(f"{len(raw)} bytes of record numbers.")
+        rids = _rids_from(raw)
+        self.check_rids(rids)
+        return rids
+
+    def check_rids(self, rids: NDArray[np.int64]) -> None:
+        """Numbers become addresses: each must be a slot that the store could have."""
+        if not len(rids):
+            return
+        slot_bits = int(self._store.block[SLOT_BITS])
+        if rids.max() >> slot_bits >= self._store.pool.pages_max:
+            raise self._store.pool.limit_error()  # the primary may have more memory
+        if rids.min() < 0 or (rids & ((1 << slot_bits) - 1)).max() >= self._store.block[RPP]:
+            raise self._misfit("A record number names a slot that no page has.")
+
+    def _rows(
+        self, rids_raw: memoryview, raw: memoryview, width: int, below: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rids = self._rids(rids_raw)
+        if len(raw) != 8 * len(rids) * width:
+            raise self._misfit(f"{len(raw)} bytes for {len(rids)} records of {width} words.")
+        words = np.frombuffer(raw, np.int64).reshape(len(rids), width)
+        if below < RIDS_END:
+            kept = rids < below
+            return rids[kept], words[kept]
+        return rids, words.copy()
+
+    def _point(self, words: NDArray[np.int64], columns: NDArray[np.int64], blob: NDArray[np.uint8]) -> None:
+        if not long_fit(words, columns, len(blob)):
+            raise self._misfit("A long value lies outside the bytes that came with it.")
+        point_to(words, columns, blob)
+
+    def _misfit(self, detail: str) -> InputError:
+        return InputError(
+            f"{self._operator}: a capture does not fit the operator's layout",
+            detail=detail,
+            hint="Primary and backup must run the same pipeline.",
+        )
 
     def keys(self, map_: HashMap) -> Keys:
         kw = map_.layout.key_words

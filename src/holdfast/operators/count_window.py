@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigError, MemoryLimitError
 from holdfast.operators.aggregate import overflow_error
 from holdfast.operators.aggregates import Agg
-from holdfast.operators.capture import Incoming, Part, rids_from, take_part
+from holdfast.operators.capture import Incoming, Part
 from holdfast.operators.columns import KEY_COLUMNS_MAX, check_schema, column_of, decode, pack_keys
 from holdfast.operators.operator import (
-    NEVER,
     StateConfig,
     StatefulOperator,
     check_outputs,
@@ -38,6 +37,7 @@ from holdfast.state.heap import KIND_HEAP, Heap, extract_long, point_to
 from holdfast.state.intrinsics import address, load, store
 from holdfast.state.keys import PLAIN, Keys, make_keys
 from holdfast.state.pages import PagePool
+from holdfast.state.slots import SlotStore
 
 
 @dataclass(frozen=True)
@@ -226,21 +226,21 @@ class CountWindowAggregate(StatefulOperator):
         a, b = self.counts.slots.count_changed(), self.panes.slots.count_changed()
         return a[0] + b[0], a[1] + b[1]
 
-    def _take_parts(self, whole: bool) -> list[Part]:
-        removed = np.concatenate(self._removed) if self._removed and not whole else np.zeros(0, np.int64)
-        self._removed.clear()
-        return [
-            take_part(self.counts.slots, whole=whole, drop_below=NEVER),
-            take_part(self.panes.slots, whole=whole, drop_below=NEVER, removed=removed),
-        ]
+    def _stores(self) -> list[SlotStore]:
+        return [self.counts.slots, self.panes.slots]
 
-    def _put_parts(self, parts: list[Part]) -> None:
-        for part, map_ in zip(parts, (self.counts, self.panes), strict=True):
-            incoming = Incoming(part, map_.slots, self.name)
-            map_.remove(rids_from(part.removed))
-            identity = np.zeros(map_.layout.value_words, np.int64)
-            map_.place(incoming.new, incoming.keys(map_), identity)
-            incoming.write_values()
+    def _take_removed(self) -> list[NDArray[np.int64]]:
+        removed = np.concatenate(self._removed) if self._removed else np.zeros(0, np.int64)
+        self._removed.clear()
+        return [np.zeros(0, np.int64), removed]
+
+    def _put_part(self, index: int, part: Part, below: int) -> None:
+        map_ = (self.counts, self.panes)[index]
+        incoming = Incoming(part, map_.slots, self.name, below)
+        map_.remove(incoming.removed)
+        identity = np.zeros(map_.layout.value_words, np.int64)
+        map_.place(incoming.new, incoming.keys(map_), identity)
+        incoming.write_values()
 
     def _clear(self) -> None:
         self.counts.clear()

@@ -22,8 +22,9 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, InputError
-from holdfast.operators.capture import Capture, Incoming, Part, take_part
+from holdfast.errors import ConfigError, InputError, check
+from holdfast.operators.capture import LINKS, Capture, Incoming, Part
+from holdfast.operators.chunk import END
 from holdfast.operators.columns import Column, check_schema, column_of, decode, encode, pack_keys, valid_of
 from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator, numbers
 from holdfast.operators.panes import PaneMap, next_rid
@@ -39,8 +40,12 @@ _NULLS, _TIME, _NUMBER, _COLUMNS = 1, 2, 3, 4
 _MATCHED_BIT = 62
 _MATCHED = 1 << _MATCHED_BIT
 COLUMNS_MAX = 62
-#: Value words of a key's record: first row of its list (rid + 1), and how many there are.
+#: Value words of a key's record. The newest row of its list (rid + 1): the list runs from new to old, as the primary
+#: made it, since an image has every row in the same slot and takes over which row follows which. How many rows there
+#: are (low half), and the head of a second list (high half): while an image is being brought up, the first list has
+#: holes, and this one runs through the rows that are there, linked by the low half of a row's first word.
 _HEAD, _ROWS = 0, 1
+_LOW = 0xFFFFFFFF
 
 Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
@@ -127,13 +132,16 @@ def _unstore_rows(pool, s, to, count):
 
 
 @njit(cache=True, nogil=True)
-def _relink(pool, s, to, rids):
-    """Put rows that are in their slots already at the head of their keys' lists."""
+def _enter(pool, s, to, rids, links):
+    """Make rows that are in their slots already known to their keys: see `_ROWS` for the two lists."""
     for i in range(len(rids)):
         at = record_address(pool, s, rids[i])  # its page was written just before
-        store(at, 0, load(to[i], _HEAD) << 32)
-        store(to[i], _HEAD, rids[i] + 1)
-        store(to[i], _ROWS, load(to[i], _ROWS) + 1)
+        rows = load(to[i], _ROWS)
+        store(at, 0, (links[i] & LINKS) | next_rid(rows))
+        store(to[i], _ROWS, ((rids[i] + 1) << 32) | ((rows & _LOW) + 1))
+        head = load(to[i], _HEAD)
+        if head == 0 or load(record_address(pool, s, head - 1), _NUMBER) < load(at, _NUMBER):
+            store(to[i], _HEAD, rids[i] + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -177,14 +185,16 @@ def _mark_matched(pool, s, rids):
 
 
 @njit(cache=True, nogil=True)
-def _walk_rows(pool, s, heads, out):
+def _walk_rows(pool, s, values, arrived, out):
+    """Rows of keys, by the list that is whole; how many, never more than there is room for."""
     k = 0
-    for i in range(len(heads)):
-        at = heads[i]
-        while at > 0:
+    for i in range(len(values)):
+        at = next_rid(values[i, _ROWS]) if arrived else values[i, _HEAD]
+        while at > 0 and k < len(out):
             out[k] = at - 1
             k += 1
-            at = next_rid(load(record_address(pool, s, at - 1), 0))
+            link = load(record_address(pool, s, at - 1), 0)
+            at = link & _LOW if arrived else next_rid(link)
     return k
 
 
@@ -286,6 +296,8 @@ class Join(StatefulOperator):
         super().__init__(name, config or StateConfig(), f"{window}|{how}|{on}|{left}|{right}", ("left", "right"))
         self.watermarks = Watermarks(2)
         self._open_maps()
+
+    _KEEP = LINKS
 
     def _open_maps(self) -> None:
         for i, side in enumerate(self.sides):
@@ -475,8 +487,9 @@ class Join(StatefulOperator):
         side.rows.pages.load_all()
         keys = side.map.rids_of(NEVER, bound)
         values = side.map.map.slots.gather(keys, 1 + len(side.map.kinds), 2)
-        rids = np.empty(int(values[:, _ROWS].sum()), np.int64)
-        _walk_rows(self.pool.at, side.rows.at, np.ascontiguousarray(values[:, _HEAD]), rids)
+        rids = np.empty(int((values[:, _ROWS] & _LOW).sum()), np.int64)
+        found = _walk_rows(self.pool.at, side.rows.at, values, self.scanned != END, rids)
+        check(found == len(rids), "a list of rows is not as long as its key says", f"{found} of {len(rids)}")
         return rids
 
     def _drop(self, side: _Side, rids: NDArray[np.int64], bound: int) -> None:
@@ -498,34 +511,38 @@ class Join(StatefulOperator):
         left, right = (sum(s.rows.count_changed()) for s in self.sides)
         return left, right
 
-    def _paste_amounts(self, capture: Capture) -> tuple[int, int]:
+    def _amounts(self, capture: Capture) -> tuple[int, int]:
         left, right = capture.parts
         return left.n_new + left.n_updated, right.n_new + right.n_updated
 
-    def _take_parts(self, whole: bool) -> list[Part]:
-        return [take_part(s.rows, whole=whole, drop_below=s.dropped_below) for s in self.sides]
+    def _stores(self) -> list[SlotStore]:
+        return [s.rows for s in self.sides]
 
-    def _put_parts(self, parts: list[Part]) -> None:
-        for side, part in zip(self.sides, parts, strict=True):
-            if part.drop_below > side.dropped_below:
-                self._drop(side, self._rows_below(side, part.drop_below), part.drop_below)
-                side.dropped_below = part.drop_below
-            incoming = Incoming(part, side.rows, self.name)
-            side.rows.place(incoming.new)
-            incoming.write_values()
-            self._link_new(side, incoming)
+    def _drops(self) -> list[int]:
+        return [s.dropped_below for s in self.sides]
 
-    def _link_new(self, side: _Side, incoming: Incoming) -> None:
-        """Rebuild the lists in the order in which the primary made them."""
-        order = np.argsort(incoming.words[:, _NUMBER], kind="stable")
-        words = incoming.words[order]
-        arrays = side.decode(words, 0, 0, only=side.keys)
+    def _put_part(self, index: int, part: Part, below: int) -> None:
+        side = self.sides[index]
+        if part.drop_below > side.dropped_below:
+            self._drop(side, self._rows_below(side, part.drop_below), part.drop_below)
+            side.dropped_below = part.drop_below
+        incoming = Incoming(part, side.rows, self.name, below)
+        following = (incoming.words[:, 0] >> 32) & _LOW
+        incoming.check_rids(following[following > 0] - 1)
+        side.rows.place(incoming.new)
+        incoming.write_values()
+        self._enter_new(side, incoming)
+
+    def _enter_new(self, side: _Side, incoming: Incoming) -> None:
+        """Make rows known to their keys. Each row says itself which one follows it."""
+        arrays = side.decode(incoming.words, 0, 0, only=side.keys)
         names = [c.name for c in side.columns if c in side.keys]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
-        buckets = np.floor_divide(words[:, _TIME], self.window.bucket_us)
+        buckets = np.floor_divide(incoming.words[:, _TIME], self.window.bucket_us)
         keys, _ = pack_keys(batch, side.keys, buckets, side.map.kinds)
         to, _ = side.map.upsert(keys, np.zeros(2, np.int64))
-        _relink(self.pool.at, side.rows.at, to + 8 * (1 + len(side.map.kinds)), incoming.new[order])
+        links = np.ascontiguousarray(incoming.words[:, 0])
+        _enter(self.pool.at, side.rows.at, to + 8 * (1 + len(side.map.kinds)), incoming.new, links)
 
     def _clear(self) -> None:
         for side in self.sides:

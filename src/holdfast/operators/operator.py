@@ -1,7 +1,8 @@
 """What every stateful operator can do for high availability, whatever its state looks like.
 
-    capture()   what changed since the last capture, as a message          paste(capture)   take that into an image
-    snapshot()  the page ids of its state, for a paged checkpoint           restore(...)     an operator from pages
+    capture()   what changed since the last capture, as a message          paste(capture)       take that into an image
+    chunk()     some of everything, of the moment of the last capture       paste_chunk(chunk)   bring up a new image
+    snapshot()  the page ids of its state, for a paged checkpoint           restore(...)         an operator from pages
     changes()   how much a capture would carry now                          costs            what it would cost
 
 An operator belongs to one thread at a time. It knows no clock: whoever wants costs measured gives it one.
@@ -18,12 +19,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, InputError, MemoryLimitError
-from holdfast.operators.capture import Capture, Part
+from holdfast.errors import ConfigError, InputError, MemoryLimitError, check
+from holdfast.operators.capture import NULL_BITS, Capture, Part, bytes_of, digest_of, part_of, take_part
+from holdfast.operators.chunk import END, START, Chunk, cursor_at, rids_below
 from holdfast.operators.costs import LinearCost
 from holdfast.state.checkpoint import Checkpoint, restore
 from holdfast.state.pages import PagePool, Snapshot
 from holdfast.state.pagetable import HEADER_WORDS
+from holdfast.state.scan import records_from
+from holdfast.state.slots import SlotStore
 
 #: Watermark before anything is known, and after everything has been seen.
 NEVER = -(2**63)
@@ -64,6 +68,10 @@ class StatefulOperator(ABC):
         self.rows = 0
         #: Number of the last capture taken from this operator, or pasted into it; -1: none.
         self.captured = -1
+        #: Where it stood when that capture was taken: a chunk is of the same moment.
+        self._moment: tuple[int, ...] = ()
+        #: Up to which cursor this image has been brought up; END: it has everything.
+        self.scanned = END
         self.capture_cost = LinearCost(*cost_features)
         self.paste_cost = LinearCost(*cost_features)
 
@@ -74,10 +82,12 @@ class StatefulOperator(ABC):
         """Make the maps, or find them again in a pool that was restored."""
 
     @abstractmethod
-    def _take_parts(self, whole: bool) -> list[Part]: ...
+    def _stores(self) -> list[SlotStore]:
+        """The records that captures and chunks carry, one part each."""
 
     @abstractmethod
-    def _put_parts(self, parts: list[Part]) -> None: ...
+    def _put_part(self, index: int, part: Part, below: int) -> None:
+        """Take records with numbers lower than `below` into this image."""
 
     @abstractmethod
     def _clear(self) -> None: ...
@@ -93,6 +103,17 @@ class StatefulOperator(ABC):
     def changes(self) -> tuple[int, int]:
         """How much a capture would carry now: (new, updated) windows, or tuples of either side of a join."""
 
+    #: What of a record's first word captures carry.
+    _KEEP = NULL_BITS
+
+    def _drops(self) -> list[int]:
+        """For every part, the bound below which everything is gone."""
+        return [NEVER] * len(self._stores())
+
+    def _take_removed(self) -> list[NDArray[np.int64]]:
+        """For every part, records that the last capture had and that went one by one; they then count as captured."""
+        return [np.zeros(0, np.int64) for _ in self._stores()]
+
     def _extra(self) -> dict[str, int]:
         """Numbers to keep beside the pages."""
         return {}
@@ -102,63 +123,132 @@ class StatefulOperator(ABC):
 
     # -- captures -----------------------------------------------------------------------------------------------
 
-    def capture(self, *, whole: bool = False) -> Capture:
-        """What changed since the last capture (or everything). Counts as captured from now on."""
+    def capture(self) -> Capture:
+        """What changed since the last capture (or ever). Counts as captured from now on."""
+        self._check_complete("captured")
         started = self._now()
-        amounts = self.changes()
-        whole = whole or self.captured < 0
-        parts = self._take_parts(whole)
-        base = -1 if whole else self.captured
-        self.captured += 1
+        parts = [
+            take_part(store, keep=self._KEEP, drop_below=drop, removed=removed)
+            for store, drop, removed in zip(self._stores(), self._drops(), self._take_removed(), strict=True)
+        ]
+        base, self._moment = self.captured, self._digits()
+        self.captured = digest_of(base, self._moment, (b for p in parts for b in p.buffers))
         message = Capture(self.name, base, self.captured, self.rows, self.watermark, parts, self._layout, self._extra())
         if started is not None:
-            if whole:
-                amounts = (message.n_new, 0)
-            self.capture_cost.observe((self.config.clock() - started) / 1e9, *amounts)  # type: ignore[misc]
+            seconds = (self.config.clock() - started) / 1e9  # type: ignore[misc]
+            self.capture_cost.observe(seconds, *self._amounts(message))
         return message
 
+    def skip(self) -> None:
+        """Count everything as captured and carry nothing: for a moment at which nobody could use a capture.
+
+        After a long time without a backup a capture would be as large as the state, and only a new image is there to
+        take it, which gets everything in chunks anyway.
+        """
+        self._check_complete("captured")
+        marks = [m for store in self._stores() for m in store.forget_changed()]
+        marks += [bytes_of(removed) for removed in self._take_removed()]
+        self._moment = self._digits()
+        self.captured = digest_of(self.captured, self._moment, marks)
+
+    def chunk(self, cursor: int, bytes_max: int) -> tuple[Chunk, int]:
+        """(records from a cursor on that weigh at most `bytes_max`, the cursor after them or END). START starts.
+
+        To be called right after `capture` or `skip`, whose moment it belongs to. One record comes in any case, so that
+        the walk goes on. Leaves the marks of what has changed as they are.
+        """
+        check(self._digits() == self._moment, "a chunk was taken of another moment than its capture", self.name)
+        parts, at_least, end = [], 1, END
+        for index, (store, drop) in enumerate(zip(self._stores(), self._drops(), strict=True)):
+            rids = np.zeros(0, np.int64)
+            if end == END and cursor < cursor_at(index + 1, 0):
+                start = max(0, cursor - cursor_at(index, 0))
+                rids, following, weight = records_from(store, start, bytes_max, at_least)
+                bytes_max -= weight
+                at_least = 0 if len(rids) else at_least
+                end = END if following < 0 else cursor_at(index, following)
+            parts.append(part_of(store, rids, keep=self._KEEP, drop_below=drop))
+        numbers = (self.captured, cursor, end, self.rows, self.watermark)
+        return Chunk(self.name, *numbers, parts, self._layout, self._extra()), end
+
+    def fits(self, message: Capture | Chunk) -> bool:
+        """Whether this image could take it now. A chunk that starts a walk fits anywhere."""
+        if isinstance(message, Capture):
+            return message.base == self.captured
+        return message.start == START or (message.number == self.captured and message.start == self.scanned)
+
     def paste(self, capture: Capture) -> None:
-        """Take a capture into this image. It must start where the image stands; otherwise ask for a whole one."""
-        if capture.operator != self.name:
-            raise InputError(f"{self.name}: got a capture of operator {capture.operator!r}")
-        if capture.layout != self._layout:
+        """Take a capture into this image. It must start where the image stands.
+
+        An image that is still being brought up takes only what concerns records that it has been given.
+        """
+        self._check_mine(capture)
+        if not self.fits(capture):
+            raise InputError(
+                f"{self.name}: a capture does not start where the image stands",
+                detail=f"It continues capture {capture.base}; the image has {self.captured} (-1: nothing).",
+                hint="The primary must bring up the image anew.",
+            )
+        started = self._now()
+        self._put(capture, self.scanned)
+        if started is not None:
+            seconds = (self.config.clock() - started) / 1e9  # type: ignore[misc]
+            self.paste_cost.observe(seconds, *self._amounts(capture))
+
+    def paste_chunk(self, chunk: Chunk) -> None:
+        """Take a chunk into this image, after the capture of the same moment. One that starts a walk empties it."""
+        self._check_mine(chunk)
+        if not self.fits(chunk):
+            raise InputError(
+                f"{self.name}: a chunk does not start where the image stands",
+                detail=f"It is of capture {chunk.number} from {chunk.start} on; "
+                f"the image has capture {self.captured} up to {self.scanned} (-1: everything).",
+                hint="The primary must bring up the image anew.",
+            )
+        if chunk.start == START:
+            self._start_over()
+        self._put(chunk, END)
+        self.scanned = chunk.end
+
+    def _put(self, message: Capture | Chunk, cursor: int) -> None:
+        """Take what lies behind a cursor."""
+        try:
+            for index, part in enumerate(message.parts):
+                self._put_part(index, part, rids_below(cursor, index))
+        except (InputError, MemoryLimitError):
+            self._start_over()  # half an image is worse than none
+            raise
+        self.captured = message.number
+        self.rows = message.rows
+        self.watermark = message.watermark
+        self._set_extra(message.extra)
+
+    def _check_complete(self, what: str) -> None:
+        check(self.scanned == END, f"an image was {what} before it had everything", f"{self.name}, {self.scanned}")
+
+    def _check_mine(self, message: Capture | Chunk) -> None:
+        """Whether it is of this operator, as this node runs it."""
+        if message.operator != self.name:
+            raise InputError(f"{self.name}: got a capture of operator {message.operator!r}")
+        if message.layout != self._layout or len(message.parts) != len(self._stores()):
             raise InputError(
                 f"{self.name}: a capture of another pipeline",
                 detail="It was made with another schema, window, key, list of aggregates or page size.",
                 hint="Primary and backup must run the same pipeline with the same page size.",
             )
-        if not capture.whole and capture.base != self.captured:
-            raise InputError(
-                f"{self.name}: a capture does not start where the image stands",
-                detail=f"It continues capture {capture.base}; the image has {self.captured} (-1: nothing).",
-                hint="Ask the primary for a whole capture.",
-            )
-        started = self._now()
-        try:
-            if capture.whole:
-                self._clear()
-            self._put_parts(capture.parts)
-        except (InputError, MemoryLimitError):
-            self._start_over()  # half an image is worse than none
-            raise
-        self.captured = capture.number
-        self.rows = capture.rows
-        self.watermark = capture.watermark
-        self._set_extra(capture.extra)
-        if started is not None:
-            self.paste_cost.observe(
-                (self.config.clock() - started) / 1e9,  # type: ignore[misc]
-                *self._paste_amounts(capture),
-            )
+
+    def _digits(self) -> tuple[int, ...]:
+        return (self.rows, self.watermark, *self._drops(), *self._extra().values())
 
     def _start_over(self) -> None:
         """Forget everything, in a new pool: clearing the old one may need memory that it has not got."""
+        self.pool.abandon()
         self.pool = PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
         self._open_maps()
         self._clear()
-        self.rows, self.watermark, self.captured = 0, NEVER, -1
+        self.rows, self.watermark, self.captured, self.scanned = 0, NEVER, -1, END
 
-    def _paste_amounts(self, capture: Capture) -> tuple[int, int]:
+    def _amounts(self, capture: Capture) -> tuple[int, int]:
         return capture.n_new, capture.n_updated
 
     def estimate_capture(self) -> float:
@@ -189,8 +279,10 @@ class StatefulOperator(ABC):
             )
         self.pool = pool
         self._open_maps()
-        self.rows, self.watermark, self.captured = meta.rows, meta.watermark, -1
+        self.rows, self.watermark = meta.rows, meta.watermark
         self._set_extra(meta.extra)
+        # no image has this: what is restored is not marked, and no capture could carry it
+        self.captured, self.scanned = digest_of(-1, self._digits(), [memoryview(b"restored")]), END
 
     def reserve(self, heap_bytes: int) -> None:
         """Make sure that so many bytes of long values fit, so that nothing runs out of memory half-way."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast.operators.aggregate import Window, WindowAggregate
 from holdfast.operators.aggregates import Agg
 from holdfast.operators.capture import Capture
+from holdfast.operators.chunk import START, Chunk
 from holdfast.operators.count_window import CountWindow, CountWindowAggregate
 from holdfast.operators.join import LEFT, RIGHT, Join, Within
 from holdfast.operators.operator import FOREVER, StateConfig, StatefulOperator
@@ -56,6 +57,9 @@ def _use(make: Callable[[], StatefulOperator], feed: Callable[[Any], object]) ->
     feed(primary)
     image.paste(Capture.from_bytes(primary.capture().to_bytes()))
     snapshot, meta = primary.snapshot()
+    feed(primary)
+    primary.skip()
+    image.paste_chunk(Chunk.from_bytes(primary.chunk(START, 1 << 20)[0].to_bytes()))
     feed(primary)
     image.paste(primary.capture())
     out = io.BytesIO()

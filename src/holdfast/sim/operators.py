@@ -1,14 +1,31 @@
 """The modelled operator: real sums per key and window in plain Python, with the costs a study gives it.
 
-Small enough to be right by inspection, so that a checker can compare rows exactly with a batch computation.
+Small enough to be right by inspection, so that a checker can compare rows exactly with a batch computation. Captures
+and chunks mean what they mean to the state engine: a capture fits only the image that has all captures before it, a
+window has a slot of its own for life, an image brought up in chunks takes of a capture only what lies in slots that it
+has been given, and slots of closed windows are used again. A protocol that mixes up captures or chunks then loses sums
+here as it would lose them there.
 """
 
 from __future__ import annotations
 
+import heapq
+
+import msgspec
+
+from holdfast.errors import InputError, check
 from holdfast.model.block import WATERMARK_MIN, Row, Rows
 from holdfast.model.ids import Edge
 from holdfast.model.topology import ShardSpec
 from holdfast.sim.costs import Costs
+
+#: What a window weighs in a chunk: `bytes_max` is counted in these.
+WINDOW_BYTES = 32
+#: Where a walk starts, and what stands for its end.
+START, END = 0, -1
+
+#: (window end, key).
+Window = tuple[int, int]
 
 
 class Meter:
@@ -24,19 +41,47 @@ class Meter:
         return spent
 
 
-class WindowState(tuple):
-    """(watermark, {(window end, key): sum}): what a capture carries. Its length is its number of windows."""
+class WindowState(msgspec.Struct, frozen=True):
+    """What a capture carries: windows that changed, as slot -> (window, sum). Its length is its number of windows."""
 
-    __slots__ = ()
+    #: The capture that it continues (-1: none), and its own number: a digest, as in the state engine.
+    base: int
+    number: int
+    watermark: int
+    slots: dict[int, tuple[Window, int]]
 
     def __len__(self) -> int:
-        return len(self[1])
+        return len(self.slots)
+
+    @property
+    def nbytes(self) -> int:
+        return WINDOW_BYTES * len(self.slots)
+
+
+class WindowChunk(msgspec.Struct, frozen=True):
+    """Windows in the slots from `start` to `end` (END: to the last), at the moment of capture `number`."""
+
+    number: int
+    start: int
+    end: int
+    watermark: int
+    slots: dict[int, tuple[Window, int]]
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def nbytes(self) -> int:
+        return WINDOW_BYTES * len(self.slots)
 
 
 class WindowSum:
     """Sum of values per key over tumbling windows; windows close in order of (end, key)."""
 
-    __slots__ = ("costs", "dirty", "meter", "outputs", "watermark", "width", "windows")
+    __slots__ = (
+        "captured", "costs", "dirty", "free", "meter", "moved", "outputs", "scanned", "slot_of", "slots", "watermark",
+        "width", "windows",
+    )  # fmt: skip
     lag = 0
     torn = False
 
@@ -45,16 +90,34 @@ class WindowSum:
         self.outputs = len(spec.outputs)
         self.costs = costs
         self.meter = meter
-        self.windows: dict[tuple[int, int], int] = {}
-        #: Windows touched since the last capture; in insertion order, so that captures are reproducible.
-        self.dirty: dict[tuple[int, int], None] = {}
+        #: Number of the last capture taken or pasted; -1: none. And how far an image has been brought up; END: wholly.
+        self.captured = -1
+        self.scanned = END
+        #: Whether it has stepped since the last capture: a chunk is of the same moment as one.
+        self.moved = True
         self.watermark = WATERMARK_MIN
+        self._clear()
+
+    def _clear(self) -> None:
+        self.windows: dict[Window, int] = {}
+        self.slot_of: dict[Window, int] = {}
+        #: Which window is in a slot; free slots, the lowest first.
+        self.slots: dict[int, Window] = {}
+        self.free: list[int] = []
+        #: Windows touched since the last capture; in insertion order, so that captures are reproducible.
+        self.dirty: dict[Window, None] = {}
+
+    # --- rows
 
     def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
+        check(self.scanned == END, "an image was made to run before it had everything")
         width, windows, dirty = self.width, self.windows, self.dirty
+        self.moved = True
         for key, time, value in rows:
             at = (time - time % width + width, key)
-            windows[at] = windows.get(at, 0) + value
+            if at not in windows:
+                self._open(at)
+            windows[at] += value
             dirty[at] = None
         self.meter.spent_ns += self.costs.row_ns * len(rows)
         if watermark == self.watermark:
@@ -62,40 +125,99 @@ class WindowSum:
         self.watermark = watermark
         closed: list[Row] = []
         for at in sorted(at for at in windows if at[0] <= watermark):
-            closed.append((at[1], at[0] - 1, windows.pop(at)))
-            dirty.pop(at, None)
+            closed.append((at[1], at[0] - 1, windows[at]))
+            self._close(at)
         return (tuple(closed),) * self.outputs
 
-    def capture(self) -> WindowState:
-        state = WindowState((self.watermark, {at: self.windows[at] for at in self.dirty}))
-        self.dirty = {}
-        self.meter.spent_ns += self.costs.capture_window_ns * len(state)
-        return state
+    def _open(self, at: Window) -> None:
+        slot = heapq.heappop(self.free) if self.free else len(self.slots)
+        self.slot_of[at], self.slots[slot], self.windows[at] = slot, at, 0
 
-    def snapshot(self) -> WindowState:
-        state = WindowState((self.watermark, dict(self.windows)))
-        self.meter.spent_ns += self.costs.capture_window_ns * len(state)
-        return state
+    def _close(self, at: Window) -> None:
+        slot = self.slot_of.pop(at)
+        del self.windows[at], self.slots[slot]
+        self.dirty.pop(at, None)
+        heapq.heappush(self.free, slot)
+
+    # --- captures
+
+    def _taken(self, slots: list[int]) -> dict[int, tuple[Window, int]]:
+        self.meter.spent_ns += self.costs.capture_window_ns * len(slots)
+        return {slot: (self.slots[slot], self.windows[self.slots[slot]]) for slot in slots}
+
+    def capture(self) -> WindowState:
+        check(self.scanned == END, "an image was captured before it had everything")
+        slots = self._taken([self.slot_of[at] for at in self.dirty])
+        base = self.captured
+        self._count(tuple(slots.items()))
+        return WindowState(base, self.captured, self.watermark, slots)
+
+    def skip(self) -> None:
+        check(self.scanned == END, "an image was captured before it had everything")
+        self._count(tuple((self.slot_of[at], at) for at in self.dirty))
+
+    def _count(self, what: tuple) -> None:
+        """Everything so far counts as captured. Hashes of numbers are the same in every process."""
+        self.captured = hash((self.captured, self.watermark, what)) & 0xFFFFFFFFFFFF
+        self.dirty, self.moved = {}, False
+
+    def chunk(self, cursor: int, bytes_max: int) -> tuple[WindowChunk, int]:
+        check(not self.moved, "a chunk was taken of another moment than its capture")
+        slots = sorted(slot for slot in self.slots if slot >= cursor)
+        count = max(1, bytes_max // WINDOW_BYTES)
+        end = slots[count] if len(slots) > count else END
+        return WindowChunk(self.captured, cursor, end, self.watermark, self._taken(slots[:count])), end
+
+    def snapshot(self) -> WindowChunk:
+        """Everything in one chunk, for a core that knows no chunks yet."""
+        if self.moved:
+            self.skip()
+        return self.chunk(START, WINDOW_BYTES * (1 + len(self.windows)))[0]
 
     def fits(self, state: object) -> bool:
-        return True
+        if isinstance(state, WindowChunk):
+            return state.start == START or (state.number == self.captured and state.start == self.scanned)
+        return isinstance(state, WindowState) and state.base == self.captured
 
-    def paste(self, state: object, whole: bool) -> None:
-        assert_state(state)
-        watermark, windows = state  # type: ignore[misc]
-        if whole:
-            self.windows = {}
-        self.windows.update(windows)
+    def paste(self, state: object, whole: bool = False) -> None:
+        if isinstance(state, WindowChunk):  # from a core that knows no chunks yet
+            self.paste_chunk(state)
+            return
+        if not isinstance(state, WindowState):
+            raise TypeError(f"not a capture of this operator: {state!r}")
+        if not self.fits(state):
+            raise InputError("a capture does not start where the image stands", detail=f"{self.captured}: {state}")
+        self._put(state.watermark, {s: v for s, v in state.slots.items() if self.scanned == END or s < self.scanned})
+        self.captured = state.number
+
+    def paste_chunk(self, chunk: object) -> None:
+        if not isinstance(chunk, WindowChunk):
+            raise TypeError(f"not a chunk of this operator: {chunk!r}")
+        if not self.fits(chunk):
+            raise InputError("a chunk does not start where the image stands", detail=f"{self.scanned}: {chunk}")
+        if chunk.start == START:
+            self._clear()
+        self._put(chunk.watermark, chunk.slots)
+        self.captured, self.scanned = chunk.number, chunk.end
+
+    def _put(self, watermark: int, slots: dict[int, tuple[Window, int]]) -> None:
+        """What has closed goes first: its slot may have been given to a window that comes now."""
         self.watermark = watermark
         for at in [at for at in self.windows if at[0] <= watermark]:
-            del self.windows[at]
-        self.meter.spent_ns += self.costs.paste_window_ns * len(windows)
+            del self.slots[self.slot_of.pop(at)], self.windows[at]
+        for slot, (at, value) in slots.items():
+            check(
+                self.slots.get(slot, at) == at, "two windows are in one slot", f"{slot}: {self.slots.get(slot)}, {at}"
+            )
+            self.slot_of[at], self.slots[slot], self.windows[at] = slot, at, value
+        self.meter.spent_ns += self.costs.paste_window_ns * len(slots)
 
     def restore(self) -> None:
+        check(self.scanned == END, "an image was made to run before it had everything")
         self.dirty = {}
+        self.free = sorted(set(range(max(self.slots, default=-1) + 1)) - set(self.slots))
+        self.moved = True
         self.meter.spent_ns += self.costs.load_ns
 
-
-def assert_state(state: object) -> None:
-    if not isinstance(state, WindowState):
-        raise TypeError(f"not a state of this operator: {state!r}")
+    def state_bytes(self) -> int:
+        return WINDOW_BYTES * len(self.windows)

@@ -348,6 +348,16 @@ def _shift_long(words, columns, by):
                 words[i, c + 1] += by
 
 
+@njit(cache=True, nogil=True)
+def long_fit(words, columns, n):
+    """Whether every long value of these rows lies inside a blob of n bytes."""
+    for i in range(len(words)):
+        for c in columns:
+            if is_long(words[i, c]) and not 0 <= words[i, c + 1] <= n - long_length(words[i, c]):
+                return False
+    return True
+
+
 def extract_long(pool: int, heap: int, words: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Copy the long values of gathered records out of the heap; in `words`, they become offsets into the result."""
     if not len(columns):

@@ -518,6 +518,14 @@ class SlotStore:
         collect_changed(self.at, new, old)
         return new, old
 
+    def forget_changed(self) -> list[memoryview]:
+        """Count everything as captured; the marks as they were, which say which records had changed."""
+        marks = [bits[: self.pages.block[N] * self.block[BITMAP_WORDS]] for bits in self._bits[1:]]
+        kept = [m.copy().view(np.uint8).data for m in marks]
+        for mark in marks:
+            mark[:] = 0
+        return kept
+
     def count_changed(self) -> tuple[int, int]:
         """How many are new and how many updated since the last `changed`: C_n and C_u of cooperative-ha §7.1."""
         return count_changed(self.at)

@@ -9,7 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.batches import SECOND, TIME, batch, copy_into, finish, rows
+from support.batches import SECOND, TIME, batch, brought_up, copy_into, finish, rows
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
 from holdfast.operators import (
@@ -92,7 +92,7 @@ def test_a_close_that_failed_leaves_nothing_behind_for_the_next_one():
     with pytest.raises(OverflowInWindowError):
         op.on_watermark(FOREVER)
     start.process(batch(NUMBERS, [0], [1], [7]))
-    op.paste(start.capture(whole=True))
+    brought_up(start, op)
     assert {r[3] for r in finish(op)} == {7}
 
 
@@ -289,7 +289,7 @@ def test_a_capture_that_was_cut_short_is_an_input_error():
     for length in (0, 1, 7, 8, 9, 100, len(raw) - 1):
         with pytest.raises(InputError, match="a capture cannot be read") as caught:
             Capture.from_bytes(raw[:length])
-        assert caught.value.hint == "Ask the primary for a whole capture."
+        assert caught.value.hint == "The primary will bring up the image anew."
 
 
 def test_a_capture_of_an_operator_with_other_columns_is_refused_even_if_its_records_have_the_same_size():
@@ -325,19 +325,19 @@ def test_an_image_with_less_memory_than_its_primary_says_so():
     assert image.captured == -1
 
 
-def test_a_lost_capture_is_noticed_and_a_whole_one_mends_it():
+def test_a_lost_capture_is_noticed_and_chunks_mend_it():
     op, image = aggregate(), aggregate()
     op.process(batch(NUMBERS, [0], [1], [1]))
     image.paste(op.capture())
     op.process(batch(NUMBERS, [0], [2], [1]))
-    op.capture()  # lost on the way
+    lost = op.capture().number
     op.process(batch(NUMBERS, [0], [3], [1]))
     before = rows(copy_into(image, aggregate()).on_watermark(FOREVER))
     with pytest.raises(InputError, match="does not start where the image stands") as caught:
         image.paste(op.capture())
-    assert caught.value.detail == "It continues capture 1; the image has 0 (-1: nothing)."
+    assert caught.value.detail == f"It continues capture {lost}; the image has {image.captured} (-1: nothing)."
     assert rows(copy_into(image, aggregate()).on_watermark(FOREVER)) == before
-    image.paste(op.capture(whole=True))
+    brought_up(op, image)
     assert finish(image) == finish(op)
 
 

@@ -13,10 +13,10 @@ from holdfast.model.block import WATERMARK_MAX, batch_block
 from holdfast.model.config import Config
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan, shard_id, to_core
 from holdfast.model.topology import ShardSpec, Topology
-from holdfast.operators import Capture, StateConfig
+from holdfast.operators import END, START, Capture, StateConfig
 from holdfast.operators.build import build
 from holdfast.runtime.net.rows import ArrowRows
-from holdfast.runtime.net.wire import OperatorState
+from holdfast.runtime.net.wire import OperatorState, StateChunk
 from holdfast.runtime.node.operators import ShardOperator
 from holdfast.runtime.node.warm import warm
 
@@ -28,7 +28,10 @@ def make(shard: str = "u0", plan: Plan | None = None) -> ShardOperator:
     return ShardOperator(plan.topology.shard[shard], plan, STATE)
 
 
-def wired(state: OperatorState) -> OperatorState:
+def wired(state: OperatorState | StateChunk) -> OperatorState | StateChunk:
+    """As it arrives elsewhere."""
+    if isinstance(state, StateChunk):
+        return StateChunk(bytearray(state.raw))
     return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
 
 
@@ -36,19 +39,21 @@ def feed(op: ShardOperator, start: int, end: int, watermark: int) -> tuple:
     return op.step("s0>u0", ArrowRows([rows(start, end, 1000)]), watermark)
 
 
-def test_a_whole_capture_of_the_moment_of_a_delta_accepts_the_next_delta_too():
+def test_an_image_brought_up_at_the_moment_of_a_delta_accepts_the_next_delta_too():
     primary, backup, joining = make(), make(), make()
     feed(primary, 0, 100, to_core(50_000))
-    backup.paste(wired(primary.capture()), False)
+    backup.paste(wired(primary.capture()))
     feed(primary, 100, 200, to_core(150_000))
-    delta, whole = primary.capture(), primary.snapshot()
-    backup.paste(wired(delta), False)
-    joining.paste(wired(whole), True)
+    delta = primary.capture()
+    chunk, cursor = primary.chunk(START, 1 << 20)
+    assert cursor == END
+    backup.paste(wired(delta))
+    joining.paste_chunk(wired(chunk))
     feed(primary, 200, 300, to_core(250_000))
     following = wired(primary.capture())
     for image in (backup, joining):
         assert image.fits(following)
-        image.paste(following, False)
+        image.paste(following)
         out = image.step("s0>u0", (), WATERMARK_MAX)[0].table()
         assert out.num_rows
     expected = primary.step("s0>u0", (), WATERMARK_MAX)[0].table()
@@ -58,9 +63,9 @@ def test_a_whole_capture_of_the_moment_of_a_delta_accepts_the_next_delta_too():
 def test_images_close_the_same_windows_as_the_primary():
     primary, image = make(), make()
     feed(primary, 0, 250, to_core(120_000))
-    image.paste(wired(primary.capture()), False)
+    image.paste(wired(primary.capture()))
     feed(primary, 250, 400, to_core(300_000))
-    image.paste(wired(primary.capture()), False)
+    image.paste(wired(primary.capture()))
     image.restore()
     left = primary.step("s0>u0", (), WATERMARK_MAX)[0].table()
     assert image.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
@@ -69,14 +74,14 @@ def test_images_close_the_same_windows_as_the_primary():
 def test_after_a_hand_over_the_old_primary_takes_captures_of_the_new_one():
     a, b = make(), make()
     feed(a, 0, 100, to_core(50_000))
-    b.paste(wired(a.capture()), False)
+    b.paste(wired(a.capture()))
     b.restore()
     feed(b, 100, 200, to_core(150_000))
     state = wired(b.capture())
     assert a.fits(state)
-    a.paste(state, False)
+    a.paste(state)
     feed(b, 200, 260, to_core(200_000))
-    a.paste(wired(b.capture()), False)
+    a.paste(wired(b.capture()))
     left = b.step("s0>u0", (), WATERMARK_MAX)[0].table()
     assert a.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
 
@@ -84,10 +89,10 @@ def test_after_a_hand_over_the_old_primary_takes_captures_of_the_new_one():
 def test_a_delta_that_was_skipped_does_not_fit():
     primary, image = make(), make()
     feed(primary, 0, 100, to_core(50_000))
-    image.paste(wired(primary.capture()), False)
+    image.paste(wired(primary.capture()))
     primary.capture()
     assert not image.fits(wired(primary.capture()))
-    assert image.fits(wired(primary.snapshot()))
+    assert image.fits(wired(primary.chunk(START, 1 << 20)[0]))
 
 
 def test_event_time_of_an_aggregates_output_is_the_last_moment_of_its_window():

@@ -1,8 +1,11 @@
 """Messages as bytes: msgpack of (source, target, message), typed both ways. Nothing is ever unpickled.
 
-Two kinds of things are not msgpack's own and travel as extensions: rows (an Arrow IPC stream) and an operator's
-capture (its own format, with a checksum). Arrow's format has no checksum; the frame has one, since rows end up as
-addresses in kernels.
+Three kinds of things are not msgpack's own and travel as extensions: rows (an Arrow IPC stream), an operator's capture
+and a chunk of its state (formats of their own, with a checksum). Arrow's format has no checksum; the frame has one,
+since rows end up as addresses in kernels.
+
+A chunk is held as its bytes from the moment it is taken, so that beside it there is at most one copy: where it is sent
+the frame, where it is received the rows that kernels put into the state.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from holdfast.runtime.net.rows import ArrowRows
 
 if TYPE_CHECKING:
     from holdfast.operators.capture import Capture
+    from holdfast.operators.chunk import Chunk
 
 #: Raised whenever a message cannot be understood by a node of the version before.
 PROTOCOL = 3
 #: No frame may be larger: a length that was damaged must not make a node allocate without end.
 FRAME_BYTES_MAX = 1 << 30
 
-_ROWS, _STATE = 1, 2
+_ROWS, _STATE, _CHUNK = 1, 2, 3
 #: "HF", the protocol, and the xxh3-64 of the rest.
 _HEAD = struct.Struct("<2sHQ")
 
@@ -39,8 +43,31 @@ class OperatorState:
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
 
+    @property
+    def nbytes(self) -> int:
+        return self.capture.nbytes
+
     def __len__(self) -> int:
         return self.capture.n_new + self.capture.n_updated
+
+
+class StateChunk:
+    """A chunk of an operator's state on its way: its bytes, and what they say, which is views of them."""
+
+    __slots__ = ("chunk", "raw")
+
+    def __init__(self, raw: bytearray | memoryview) -> None:
+        from holdfast.operators.chunk import Chunk  # here: a task that only fetches rows needs no kernels
+
+        self.raw = raw
+        self.chunk: Chunk = Chunk.from_bytes(raw)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.raw)
+
+    def __len__(self) -> int:
+        return self.chunk.n_records
 
 
 def _encode_hook(value: Any) -> Any:
@@ -48,6 +75,8 @@ def _encode_hook(value: Any) -> Any:
         return msgspec.msgpack.Ext(_ROWS, value.to_ipc())
     if isinstance(value, OperatorState):
         return msgspec.msgpack.Ext(_STATE, value.capture.to_bytes())
+    if isinstance(value, StateChunk):
+        return msgspec.msgpack.Ext(_CHUNK, value.raw)
     raise NotImplementedError(f"{type(value).__name__} cannot be sent")
 
 
@@ -58,6 +87,8 @@ def _ext_hook(code: int, data: memoryview) -> Any:
         from holdfast.operators.capture import Capture  # here: a task that only fetches rows needs no kernels
 
         return OperatorState(Capture.from_bytes(data))
+    if code == _CHUNK:
+        return StateChunk(data)
     raise InputError("a message has an extension that is not known", detail=f"Its code is {code}.")
 
 

@@ -14,17 +14,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
-from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError
+from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check
 from holdfast.model.ids import Edge
 from holdfast.model.plan import OperatorPlan, Plan, operator_of, to_micros
 from holdfast.model.topology import ShardSpec
-from holdfast.operators import LEFT, RIGHT, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
+from holdfast.operators import END, LEFT, RIGHT, START, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
 from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
 from holdfast.runtime.net.rows import ArrowRows, batches_of
-from holdfast.runtime.net.wire import OperatorState
+from holdfast.runtime.net.wire import OperatorState, StateChunk
 from holdfast.runtime.shards import cut
 
 #: Column of partial aggregates that says in which pane a row belongs.
@@ -67,7 +66,7 @@ class ShardOperator:
         self._schema = read_schema(self.plan.output)
         self._inputs = {edge: _input_of(edge, self.plan, plan) for edge in spec.inputs}
         self._ports = len(spec.outputs)
-        #: True from a capture to the next step: a whole capture of that moment carries the same number.
+        #: Until the core knows chunks: `snapshot` is then of the moment of the last capture.
         self._just_captured = False
 
     def _lag(self) -> int:
@@ -154,35 +153,61 @@ class ShardOperator:
     def capture(self) -> OperatorState:
         taken = self.op.capture()
         self._just_captured = True
-        return self._captured(taken)
-
-    def snapshot(self) -> OperatorState:
-        """Everything. Right after a capture it is of the same moment and has its number, so that the next capture fits
-        both; otherwise it counts as a capture of its own (a method that never takes deltas)."""
-        number = self.op.captured
-        taken = self.op.capture(whole=True)
-        if self._just_captured:
-            self.op.captured = number
-            taken = msgspec.structs.replace(taken, number=number)
-        return self._captured(taken)
-
-    def _captured(self, taken: Any) -> OperatorState:
         self.figures.captures += 1
         self.figures.captured_bytes += taken.nbytes
         return OperatorState(taken)
 
-    def fits(self, state: object) -> bool:
-        """Does a capture continue this image? A whole one always does."""
-        return isinstance(state, OperatorState) and (state.capture.whole or state.capture.base == self.op.captured)
+    def skip(self) -> None:
+        """Count everything as captured without carrying it: no target could use a capture of this moment."""
+        self.op.skip()
 
-    def paste(self, state: object, whole: bool) -> None:
+    def chunk(self, cursor: int, bytes_max: int) -> tuple[StateChunk, int]:
+        """(records from a cursor on, the next cursor or -1), of the moment of the last capture."""
+        taken, following = self.op.chunk(cursor, bytes_max)
+        chunk = StateChunk(taken.to_bytes())
+        self.figures.captured_bytes += chunk.nbytes
+        return chunk, following
+
+    def snapshot(self) -> StateChunk:
+        """Everything in one chunk, for a core that knows no chunks yet."""
+        if not self._just_captured:
+            self.op.skip()
+        self.figures.captures += 1
+        return self.chunk(START, 1 << 62)[0]
+
+    @property
+    def scanned(self) -> int:
+        """Up to which cursor this image has been brought up; -1: it has everything."""
+        return self.op.scanned
+
+    def fits(self, state: object) -> bool:
+        """Does a capture continue this image, or a chunk? The first chunk always does."""
+        if isinstance(state, StateChunk):
+            return self.op.fits(state.chunk)
+        return isinstance(state, OperatorState) and self.op.fits(state.capture)
+
+    def paste(self, state: object, whole: bool = False) -> None:
+        if isinstance(state, StateChunk):  # from a core that knows no chunks yet
+            self.paste_chunk(state)
+            return
         if not isinstance(state, OperatorState):
             raise InputError(f"{self.op.name}: a capture without an operator's state")
         self.op.paste(state.capture)
         self.figures.pastes += 1
 
+    def paste_chunk(self, state: object) -> None:
+        if not isinstance(state, StateChunk):
+            raise InputError(f"{self.op.name}: a chunk without an operator's state")
+        self.op.paste_chunk(state.chunk)
+        self.figures.pastes += 1
+
+    def state_bytes(self) -> int:
+        """Memory that the state takes now."""
+        return self.op.state_bytes()
+
     def restore(self) -> None:
         """An image is running state already: lists and indexes are kept up by every paste."""
+        check(self.op.scanned == END, "an image that is still being brought up was made to run", self.op.name)
 
 
 def _named(operator: str, error: Exception) -> HoldfastError:

@@ -25,9 +25,9 @@ from holdfast.kernelcache import directory
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import OperatorPlan, Plan
 from holdfast.model.topology import ShardSpec
-from holdfast.operators import Capture, StateConfig
+from holdfast.operators import START, Capture, StateConfig
 from holdfast.runtime.net.rows import ArrowRows
-from holdfast.runtime.net.wire import OperatorState
+from holdfast.runtime.net.wire import OperatorState, StateChunk
 from holdfast.runtime.node.operators import PANE, ShardOperator, operator_name, read_schema
 
 _CONFIG = StateConfig(page_bytes=65536, limit_bytes=1 << 26)
@@ -74,11 +74,11 @@ def _use(spec: ShardSpec, plan: Plan, operator: OperatorPlan) -> None:
         for edge, index in primary._inputs.items():
             schema = read_schema(operator.inputs[index].schema)
             primary.step(edge, ArrowRows([_batch(schema, turn)]), 0)
-        image.paste(_sent(primary.capture()), False)
-        image.paste(_sent(primary.snapshot()), True)
+        image.paste(_sent(primary.capture()))
+        image.paste_chunk(StateChunk(primary.chunk(START, 1 << 20)[0].raw))
     edge = next(iter(primary._inputs))
     primary.step(edge, (), WATERMARK_MAX)
-    image.paste(_sent(primary.capture()), False)
+    image.paste(_sent(primary.capture()))
 
 
 def _sent(state: OperatorState) -> OperatorState:
