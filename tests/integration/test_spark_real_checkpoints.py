@@ -45,7 +45,7 @@ class FileQuery:
 def commit(directory, spark_batch: int) -> CommitRecord:
     plan = checkpoint.plan_of(directory, spark_batch)
     return CommitRecord(
-        query="q", batch=9, epoch=1, attempt=1, accepted={}, watermark=0,
+        query="q", batch=9, epoch=1, attempt=1, watermark=0,
         offsets=(spark_batch, spark_batch + 1), plan=plan,
     )  # fmt: skip
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from holdfast.core import hand_over, host, ledger, placement, primary, stage
 from holdfast.core.copy import Copy
 from holdfast.core.election import Election
@@ -16,8 +18,8 @@ from holdfast.core.node import Node
 from holdfast.core.reader import Reader
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model.block import batch_block
-from holdfast.model.messages import Joined
+from holdfast.model.block import batch_block, digest_of
+from holdfast.model.messages import HeldBatch, Joined
 from holdfast.model.record import Record
 from holdfast.sim.world import World
 
@@ -177,15 +179,68 @@ def ledger_does_not_fence_old_drivers() -> list[Patch]:
 
 
 @mutant
-def commit_when_only_one_holder_has_prepared() -> list[Patch]:
+def commit_when_only_one_holder_has_the_rows() -> list[Patch]:
     right = stage.StageDriver._advance
 
     def advance(self, now_ns, ready, again=False):
-        if self.phase is stage.Phase.PREPARING and self.prepared:
-            self.prepared = dict(self.grouped)
+        if self.phase is stage.Phase.DELIVERING and self.delivered:
+            self.delivered = dict(self.grouped)
         right(self, now_ns, ready, again)
 
     return [(stage.StageDriver, "_advance", advance)]
+
+
+@mutant
+def commit_although_a_holder_got_other_rows() -> list[Patch]:
+    right = stage.StageDriver.on_delivered
+
+    def on_delivered(self, source, message, now_ns, ready):
+        if self.commit is not None:
+            message = msgspec.structs.replace(message, digests={e: self.commit.digests[e] for e in message.digests})
+        right(self, source, message, now_ns, ready)
+
+    return [(stage.StageDriver, "on_delivered", on_delivered)]
+
+
+@mutant
+def a_second_try_goes_only_to_the_holder_that_got_other_rows() -> list[Patch]:
+    """The others keep the first one, and what they said of it counts on."""
+    right = stage.StageDriver._try
+
+    def begin(self):
+        before = self.delivered
+        right(self)
+        if self.batch is not None and self.phase is stage.Phase.DELIVERING:
+            self.delivered = before
+
+    return [(stage.StageDriver, "_try", begin)]
+
+
+@mutant
+def other_rows_are_committed_and_sealed_unchecked() -> list[Patch]:
+    right = Inbox.seal
+
+    def seal(self, commit):
+        held = self.held.get(commit.batch)
+        if held is not None:
+            digests = {**commit.digests, self.edge: held.digest}
+            commit = msgspec.structs.replace(commit, epoch=held.epoch, attempt=held.attempt, digests=digests)
+        return right(self, commit)
+
+    return [*commit_although_a_holder_got_other_rows(), (Inbox, "seal", seal)]
+
+
+@mutant
+def a_late_try_takes_the_place_of_a_newer_one() -> list[Patch]:
+    """That of a driver that was frozen, and wakes up beside its successor."""
+
+    def hold(self, batch, epoch, attempt, rows):
+        if batch <= self.last:
+            return None
+        self.held[batch] = HeldBatch(batch, epoch, attempt, rows, digest_of(rows))
+        return digest_of(rows)
+
+    return [(Inbox, "hold", hold), (hand_over.HandOver, "_is_over", lambda self, source, message, ready: False)]
 
 
 @mutant
@@ -319,13 +374,13 @@ def messages_leave_before_the_disk_has_synced() -> list[Patch]:
 
 
 @mutant
-def prepare_ignores_that_the_place_changed() -> list[Patch]:
-    right = hand_over.HandOver.on_prepare
+def a_delivery_ignores_that_the_place_changed() -> list[Patch]:
+    right = hand_over.HandOver.on_deliver
 
-    def on_prepare(self, source, message, now_ns, ready):
+    def on_deliver(self, source, message, now_ns, ready):
         for shard in message.shards:
             if shard in self.host.copies:
                 message.shards[shard] = self.host.record.places[shard].since
         right(self, source, message, now_ns, ready)
 
-    return [(hand_over.HandOver, "on_prepare", on_prepare)]
+    return [(hand_over.HandOver, "on_deliver", on_deliver)]

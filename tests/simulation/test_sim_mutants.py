@@ -17,6 +17,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "messages_leave_before_the_disk_has_synced": ("crash",),
     "queue_without_a_bound": ("stall-reader", "disk-full"),
     "joining_seat_is_promoted": ("crash", "cut", "stall"),
+    "a_late_try_takes_the_place_of_a_newer_one": ("stall-stage", "reorder"),
 }
 SCHEDULES_MAX = 400
 

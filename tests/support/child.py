@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.core.reader import Reader
 from holdfast.core.ready import BatchDone, Opened, StageFailed
-from holdfast.core.stage import RunBatch, StageDriver, TaskRows
+from holdfast.core.stage import RunBatch, StageDriver
 from holdfast.errors import HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
@@ -140,7 +140,7 @@ class ScriptedSource(ScriptedChild):
             self.loop.post(
                 RunBatch(
                     batch=number,
-                    tasks=(TaskRows(0, 0, edges),),
+                    parts=edges,
                     offsets=(at, end),
                     event_time_max=to_core(int(times.max())) if len(times) else WATERMARK_MIN,
                     final=finishing,

@@ -3,14 +3,15 @@
     OPENING     take over the ledger (older drivers are refused from now on) and learn the last commit
     FINISHING   seal what the ledger says is committed, on every holder
     READY       wait for Spark's next batch
-    DELIVERING  rows of every task to every holder, as often as it takes
-    PREPARING   every holder promises to seal exactly these attempts
+    DELIVERING  one try of the batch to every holder, until all say that they hold it, with the very rows of this driver
     COMMITTING  ONE commit record, on two nodes: now the batch counts
     SEALING     every holder gives it its positions; then `foreachBatch` returns
     OVER        a newer driver exists, or the ledger belongs to another query: nothing more may be done
 
 A batch that the ledger already has is done at once, whatever rows or watermark the re-run brings. A driver never
-decides who holds what: it follows the placement record, and starts the step again for holders that are new.
+decides who holds what: it follows the placement record, and delivers again to holders that are new. A holder says which
+rows it got (`Digest`); if they are not those that were sent, the next try goes to every holder, so that none can seal
+what another does not have. The commit names the try and the digests, and a holder seals nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
 from holdfast.errors import check
 from holdfast.model import notes
-from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Rows
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, digest_of
 from holdfast.model.config import Config
 from holdfast.model.ids import LEDGER, Address, Asset, Edge, Name, Seat, driver_of, name_of, stage_edge
 from holdfast.model.messages import (
@@ -32,15 +33,12 @@ from holdfast.model.messages import (
     LedgerOpen,
     LedgerState,
     LedgerWrite,
-    Prepare,
-    Prepared,
     Pull,
     Push,
     Refused,
     Seal,
     Sealed,
 )
-from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
 from holdfast.model.topology import StageSpec
 
@@ -50,7 +48,6 @@ class Phase(Enum):
     FINISHING = "finishing"
     READY = "ready"
     DELIVERING = "delivering"
-    PREPARING = "preparing"
     COMMITTING = "committing"
     SEALING = "sealing"
     OVER = "over"
@@ -60,9 +57,7 @@ class Cause(Enum):
     LEDGER_READ = "the ledger answered"
     ALL_SEALED = "every holder has sealed"
     BATCH = "Spark runs a batch"
-    ALL_DELIVERED = "every holder has every task"
-    NEW_HOLDER = "the placement names a new holder, or one lacks rows"
-    ALL_PREPARED = "every holder has prepared"
+    ALL_DELIVERED = "every holder has the same try"
     COMMITTED = "both ledgers have the commit"
     FENCED = "refused: a newer driver, or a foreign query"
 
@@ -71,28 +66,19 @@ TRANSITIONS: dict[tuple[Phase, Cause], Phase] = {
     (Phase.OPENING, Cause.LEDGER_READ): Phase.FINISHING,
     (Phase.FINISHING, Cause.ALL_SEALED): Phase.READY,
     (Phase.READY, Cause.BATCH): Phase.DELIVERING,
-    (Phase.DELIVERING, Cause.ALL_DELIVERED): Phase.PREPARING,
-    (Phase.PREPARING, Cause.NEW_HOLDER): Phase.DELIVERING,
-    (Phase.PREPARING, Cause.ALL_PREPARED): Phase.COMMITTING,
+    (Phase.DELIVERING, Cause.ALL_DELIVERED): Phase.COMMITTING,
     (Phase.COMMITTING, Cause.COMMITTED): Phase.SEALING,
     (Phase.SEALING, Cause.ALL_SEALED): Phase.READY,
     **{(phase, Cause.FENCED): Phase.OVER for phase in Phase},
 }
 
 
-class TaskRows(msgspec.Struct, frozen=True, array_like=True):
-    """What one attempt of one task has for each edge."""
-
-    task: int
-    attempt: int
-    parts: dict[Edge, Rows]
-
-
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Spark calls `foreachBatch`. Late rows are already out; `strays` are attempts that Spark does not accept."""
+    """Spark calls `foreachBatch`. Late rows are already out."""
 
     batch: int
-    tasks: tuple[TaskRows, ...]
+    #: Rows of each edge; an edge that is not here gets none.
+    parts: dict[Edge, Rows]
     offsets: tuple[int, int]
     event_time_max: int = WATERMARK_MIN
     late: int = 0
@@ -104,7 +90,6 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: int | None = None
     #: Spark's own record of the batch's offsets.
     plan: str = ""
-    strays: tuple[TaskRows, ...] = ()
 
 
 class StageDriver:
@@ -119,13 +104,15 @@ class StageDriver:
         self.last: CommitRecord | None = None
         self.batch: RunBatch | None = None
         self.commit: CommitRecord | None = None
+        #: Which try this is. Counts up, also from batch to batch.
         self.attempt = 0
         #: Shards of each holder, with the version of each place; and whether every shard has a primary at all.
         self.grouped: dict[Seat, dict[Asset, int]] = {}
         self.complete = True
-        #: (holder, task, attempt) that were confirmed.
-        self.delivered: dict[tuple[Seat, int, int], None] = {}
-        self.prepared: dict[Seat, dict[Asset, int]] = {}
+        #: What each holder says that it holds of this try: versions of the places.
+        self.delivered: dict[Seat, dict[Asset, int]] = {}
+        #: A holder got other rows than were sent: this try is given up at the next tick.
+        self.spoilt = False
         self.sealed: dict[Seat, dict[Asset, int]] = {}
         self.sent_ns = now_ns - config.retry_ns
         self.rows_ns = now_ns
@@ -201,21 +188,32 @@ class StageDriver:
         if event.event_time_max > WATERMARK_MIN:
             self.rows_ns = now_ns
         self.batch = event
-        self.attempt += 1
-        self.delivered, self.prepared = {}, {}
         self.commit = CommitRecord(
             query=self.spec.query,
             batch=event.batch,
             epoch=self.epoch,
-            attempt=self.attempt,
-            accepted={t.task: t.attempt for t in event.tasks},
+            attempt=0,
             watermark=self._next_watermark(event, now_ns),
             offsets=event.offsets,
             late=event.late,
             plan=event.plan,
+            digests=self._digests(event),
         )
+        self._try()
         self._turn(Cause.BATCH)
         self._advance(now_ns, ready, again=True)
+
+    def _digests(self, event: RunBatch) -> dict[Edge, Digest]:
+        edges = [stage_edge(self.spec.id, shard) for shard in self.spec.shards]
+        check(all(e in edges for e in event.parts), "rows for an edge that is not of this stage", f"{self.spec.id}")
+        return {edge: digest_of(event.parts.get(edge, ())) for edge in edges}
+
+    def _try(self) -> None:
+        """Begin a try of the batch: whatever holders say of earlier ones is nothing."""
+        self.attempt += 1
+        self.delivered, self.spoilt = {}, False
+        if self.commit is not None:
+            self.commit = msgspec.structs.replace(self.commit, attempt=self.attempt)
 
     def _next_watermark(self, event: RunBatch, now_ns: int) -> int:
         """Highest event time less the delay; an idle source's moves on with the clock. Never goes back."""
@@ -237,14 +235,16 @@ class StageDriver:
         self._on_record(message.record, now_ns, ready)
 
     def on_delivered(self, source: Address, message: Delivered, now_ns: int, ready: Ready) -> None:
-        if self.batch is not None and message.batch == self.batch.batch:
-            self.delivered[(message.seat, message.task, message.attempt)] = None
-            self._advance(now_ns, ready)
-
-    def on_prepared(self, source: Address, message: Prepared, now_ns: int, ready: Ready) -> None:
-        if message.attempt == self.attempt:
-            self.prepared[message.seat] = message.shards
-            self._advance(now_ns, ready)
+        commit = self.commit
+        if self.phase is not Phase.DELIVERING or commit is None or message.attempt != self.attempt:
+            return
+        edges = [stage_edge(self.spec.id, shard) for shard in message.shards]
+        if message.digests != {edge: commit.digests[edge] for edge in edges}:
+            self.spoilt = True
+            ready.notes.append(notes.Differs(self.spec.id, self.epoch, commit.batch, self.attempt, message.seat))
+            return
+        self.delivered[message.seat] = message.shards
+        self._advance(now_ns, ready)
 
     def on_sealed(self, source: Address, message: Sealed, now_ns: int, ready: Ready) -> None:
         if self.last and message.batch == self.last.batch:
@@ -259,13 +259,6 @@ class StageDriver:
             ready.notes.append(notes.StageOver(self.spec.id, self.epoch, message.reason))
             ready.apply.append(StageFailed(stage=self.spec.id, reason=message.reason, detail=message.detail))
             return
-        if message.reason is HandOverReason.ROWS_MISSING:
-            gone = [key for key in self.delivered if key[0] == source]
-            for key in gone:
-                del self.delivered[key]
-            if self.phase is Phase.PREPARING:
-                self._turn(Cause.NEW_HOLDER)
-                self._advance(now_ns, ready, again=True)
         if message.version > self.record.version:
             ready.send.append((source, Pull(version=self.record.version)))
 
@@ -288,6 +281,8 @@ class StageDriver:
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
         if now_ns - self.sent_ns >= self.config.retry_ns:
             self._pull(ready)
+            if self.spoilt and self.phase is Phase.DELIVERING:
+                self._try()
             self._advance(now_ns, ready, again=True)
 
     # --- the steps
@@ -300,22 +295,14 @@ class StageDriver:
             self.sent_ns = now_ns
         if self.phase is Phase.OPENING and again:
             self._to_ledger(LedgerOpen(stage=self.spec.id, epoch=self.epoch, query=self.spec.query), ready)
-        if self.phase is Phase.PREPARING and not self._all_delivered():
-            self._turn(Cause.NEW_HOLDER)
-            again = True
-        if self.phase is Phase.DELIVERING:
-            if self._all_delivered():
+        if self.phase is Phase.DELIVERING and self.commit:
+            open_seats = [s for s, shards in self.grouped.items() if self.delivered.get(s) != shards]
+            if not open_seats:
                 self._turn(Cause.ALL_DELIVERED)
+                ready.notes.append(notes.AllDelivered(self.spec.id, self.epoch, self.commit.batch, self.attempt))
                 again = True
             elif again:
-                self._deliver(ready)
-        if self.phase is Phase.PREPARING:
-            if all(self.prepared.get(seat) == shards for seat, shards in self.grouped.items()):
-                self._turn(Cause.ALL_PREPARED)
-                ready.notes.append(notes.AllPrepared(self.spec.id, self.epoch, self.batch and self.batch.batch))
-                again = True
-            elif again:
-                self._prepare(ready)
+                self._deliver(open_seats, ready)
         if self.phase is Phase.COMMITTING and again and self.commit:
             self._to_ledger(LedgerWrite(stage=self.spec.id, epoch=self.epoch, commit=self.commit), ready)
         self._advance_seals(ready, again)
@@ -343,54 +330,20 @@ class StageDriver:
         if ledger is not None:
             ready.send.append((name_of(ledger), message))
 
-    def _all_delivered(self) -> bool:
+    def _deliver(self, seats: list[Seat], ready: Ready) -> None:
         batch = self.batch
-        return batch is not None and all(
-            (seat, t.task, t.attempt) in self.delivered for seat in self.grouped for t in batch.tasks
-        )
-
-    def _deliver(self, ready: Ready) -> None:
-        if self.batch is None:
+        if batch is None:
             return
-        for seat, shards in self.grouped.items():
+        for seat in seats:
+            shards = self.grouped[seat]
             edges = [stage_edge(self.spec.id, shard) for shard in shards]
-            for rows in (*self.batch.strays, *self.batch.tasks):
-                if (seat, rows.task, rows.attempt) in self.delivered:
-                    continue
-                parts = {edge: rows.parts.get(edge, ()) for edge in edges}
-                ready.send.append(
-                    (
-                        seat,
-                        Deliver(
-                            stage=self.spec.id,
-                            epoch=self.epoch,
-                            batch=self.batch.batch,
-                            task=rows.task,
-                            attempt=rows.attempt,
-                            parts=parts,
-                        ),
-                    )
-                )
-
-    def _prepare(self, ready: Ready) -> None:
-        commit = self.commit
-        if commit is None:
-            return
-        for seat, shards in self.grouped.items():
-            if self.prepared.get(seat) == shards:
-                continue
-            ready.send.append(
-                (
-                    seat,
-                    Prepare(
-                        stage=self.spec.id,
-                        epoch=self.epoch,
-                        batch=commit.batch,
-                        attempt=commit.attempt,
-                        accepted=commit.accepted,
-                        watermark=commit.watermark,
-                        shards=shards,
-                        last=self.last,
-                    ),
-                )
+            message = Deliver(
+                stage=self.spec.id,
+                epoch=self.epoch,
+                batch=batch.batch,
+                attempt=self.attempt,
+                shards=shards,
+                parts={edge: batch.parts[edge] for edge in edges if edge in batch.parts},
+                last=self.last,
             )
+            ready.send.append((seat, message))

@@ -1,9 +1,9 @@
 """Input that a stage handed over: held by the primary and by the backup until it is safe.
 
-A batch goes through three steps on each holder: delivered (per task attempt; vanishes unless named), prepared (the
-named attempts are frozen, in the order of their tasks) and sealed (it gets its positions, and counts). A batch that
-comes twice counts once, because batch ids have no holes and `last` only grows. Sealing is by the commit record: a
-holder seals exactly the try that was committed, whoever asks.
+A batch goes through two steps on each holder: held (one try of it, the newest that was delivered) and sealed (it gets
+its positions, and counts). A batch that comes twice counts once, because batch ids have no holes and `last` only
+grows. Sealing is by the commit record: a holder seals exactly the try that was committed, and only if it has the rows
+that the record names, whoever asks.
 
 A copy that has no image yet has no base: it keeps what it is told, and `rebase` puts it in order when the whole
 capture comes. The primary drops a block when it has taken it; the backup when its image covers it.
@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.errors import check
-from holdfast.model.block import Block, Rows, batch_block
+from holdfast.model.block import Block, Digest, Rows, batch_block, digest_of
 from holdfast.model.ids import Edge
-from holdfast.model.messages import CommitRecord, HandedPart, PreparedBatch
+from holdfast.model.messages import CommitRecord, HandedPart, HeldBatch
 
 
 class Inbox:
-    __slots__ = ("based", "commits", "edge", "last", "next", "parts", "prepared", "sealed")
+    __slots__ = ("based", "commits", "edge", "held", "last", "next", "sealed")
 
     def __init__(self, edge: Edge, based: bool) -> None:
         self.edge = edge
@@ -30,9 +30,8 @@ class Inbox:
         self.next = 0
         #: Last sealed batch.
         self.last = -1
-        #: Rows per (batch, stage epoch, task, attempt), until they are prepared or overtaken.
-        self.parts: dict[tuple[int, int, int, int], Rows] = {}
-        self.prepared: dict[int, PreparedBatch] = {}
+        #: The newest try of each batch that is not sealed. (More than one batch only where there is no base.)
+        self.held: dict[int, HeldBatch] = {}
         #: Commits heard of before there was a base.
         self.commits: dict[int, CommitRecord] = {}
         self.sealed: deque[Block] = deque()
@@ -41,28 +40,14 @@ class Inbox:
     def retained(self) -> int:
         return self.sealed[-1].end - self.sealed[0].start if self.sealed else 0
 
-    def deliver(self, batch: int, epoch: int, task: int, attempt: int, rows: Rows) -> None:
+    def hold(self, batch: int, epoch: int, attempt: int, rows: Rows) -> Digest | None:
+        """Keep this try until it is sealed or a newer one comes; which rows are held for it. None: it is overtaken."""
         if batch <= self.last:
-            return
-        if any(key[1] < epoch for key in self.parts):  # of drivers that are over: nothing can name them any more
-            self.parts = {key: held for key, held in self.parts.items() if key[1] >= epoch}
-        self.parts[(batch, epoch, task, attempt)] = rows
-
-    def prepare(self, batch: int, epoch: int, attempt: int, accepted: dict[int, int], watermark: int) -> bool:
-        """Freeze a try of the driver; false if rows of it are missing."""
-        if batch <= self.last:
-            return True
-        held = self.prepared.get(batch)
-        if held is not None and (held.epoch, held.attempt) >= (epoch, attempt):
-            return (held.epoch, held.attempt) == (epoch, attempt)
-        rows: Rows = ()
-        for task in sorted(accepted):
-            part = self.parts.get((batch, epoch, task, accepted[task]))
-            if part is None:
-                return False
-            rows = rows + part
-        self.prepared[batch] = PreparedBatch(batch, epoch, attempt, rows, watermark)
-        return True
+            return None
+        held = self.held.get(batch)
+        if held is None or (held.epoch, held.attempt) < (epoch, attempt):
+            held = self.held[batch] = HeldBatch(batch, epoch, attempt, rows, digest_of(rows))
+        return held.digest if (held.epoch, held.attempt) == (epoch, attempt) else None
 
     def seal(self, commit: CommitRecord) -> Block | None:
         """Give the committed batch its positions. None: it already had them, or there is no base yet."""
@@ -72,9 +57,10 @@ class Inbox:
         if commit.batch <= self.last:
             return None
         check(commit.batch == self.last + 1, "a batch is missing", f"{self.edge}: {commit.batch} after {self.last}")
-        held = self.prepared.get(commit.batch)
-        right = held is not None and (held.epoch, held.attempt) == (commit.epoch, commit.attempt)
-        check(right, "a committed batch was not prepared here", f"{self.edge}: {commit} but {held}")
+        held = self.held.get(commit.batch)
+        named = (commit.epoch, commit.attempt, commit.digests.get(self.edge))
+        right = held is not None and (held.epoch, held.attempt, held.digest) == named
+        check(right, "a committed batch is not held here", f"{self.edge}: {commit} but {held}")
         block = batch_block(self.next, held.rows if held else (), commit.watermark, commit.batch)
         self.sealed.append(block)
         self.next = block.end
@@ -83,9 +69,7 @@ class Inbox:
         return block
 
     def _forget(self) -> None:
-        last = self.last
-        self.parts = {key: rows for key, rows in self.parts.items() if key[0] > last}
-        self.prepared = {batch: held for batch, held in self.prepared.items() if batch > last}
+        self.held = {batch: held for batch, held in self.held.items() if batch > self.last}
 
     def drop(self, position: int) -> None:
         """The image covers everything before `position`."""
@@ -93,7 +77,7 @@ class Inbox:
             self.sealed.popleft()
 
     def part(self) -> HandedPart:
-        return HandedPart(self.next, self.last, tuple(self.sealed), tuple(self.prepared.values()))
+        return HandedPart(self.next, self.last, tuple(self.sealed), tuple(self.held.values()))
 
     def rebase(self, part: HandedPart) -> list[Block]:
         """Stand where the primary stands; what this copy heard meanwhile comes on top. Returns what is sealed by it."""
@@ -102,10 +86,10 @@ class Inbox:
         self.sealed = deque((*part.sealed, *own))
         self.next = max(part.next, self.next)
         self.last = max(part.last, self.last)
-        for held in part.prepared:
-            mine = self.prepared.get(held.batch)
+        for held in part.held:
+            mine = self.held.get(held.batch)
             if mine is None or (mine.epoch, mine.attempt) < (held.epoch, held.attempt):
-                self.prepared[held.batch] = held
+                self.held[held.batch] = held
         self._forget()
         heard = [self.commits[batch] for batch in sorted(self.commits) if batch > self.last]
         self.commits = {}

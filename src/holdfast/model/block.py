@@ -14,13 +14,27 @@ import msgspec
 
 #: A row of the modelled operator: (key, time, value).
 Row = tuple[int, int, int]
-#: Rows as the core sees them: opaque, immutable, with a length; `+` puts two runs together, and `()` is none. Tuples
-#: of `Row` in the simulator, Arrow batches on real nodes.
+#: Rows as the core sees them: opaque, immutable, with a length and a hash (`digest_of`); `()` is none. Tuples of `Row`
+#: in the simulator, Arrow batches on real nodes.
 Rows = Any
 
 #: Watermark of an edge on which nothing was sealed yet, and of one that is finished.
 WATERMARK_MIN = -1
 WATERMARK_MAX = 1 << 62
+
+
+class Digest(msgspec.Struct, frozen=True, array_like=True):
+    """Which rows they are: how many, and a hash of them in their order. Runs of rows with one digest are the same."""
+
+    rows: int
+    hash: int
+
+
+def digest_of(rows: Rows) -> Digest:
+    """Tuples are hashed here (of integers: the same in every process); other rows bring a `hash64` of their own."""
+    if not len(rows):
+        return Digest(0, 0)
+    return Digest(len(rows), hash(rows) if isinstance(rows, tuple) else rows.hash64)
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from holdfast.model.block import Block, Rows
+from holdfast.model.block import Block, Digest, Rows
 from holdfast.model.ids import LEDGER, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.reasons import BarReason, HandOverReason
 from holdfast.model.record import Record
@@ -234,14 +234,14 @@ class OutputPart(msgspec.Struct, frozen=True, array_like=True):
     acks: dict[Consumer, int]
 
 
-class PreparedBatch(msgspec.Struct, frozen=True, array_like=True):
+class HeldBatch(msgspec.Struct, frozen=True, array_like=True):
     """A batch that a holder has promised to seal when told so. `epoch` and `attempt` say which try it is."""
 
     batch: int
     epoch: int
     attempt: int
     rows: Rows
-    watermark: int
+    digest: Digest
 
 
 class HandedPart(msgspec.Struct, frozen=True, array_like=True):
@@ -250,7 +250,7 @@ class HandedPart(msgspec.Struct, frozen=True, array_like=True):
     next: int
     last: int
     sealed: tuple[Block, ...]
-    prepared: tuple[PreparedBatch, ...]
+    held: tuple[HeldBatch, ...]
 
 
 class Capture(Message, frozen=True, kw_only=True):
@@ -276,7 +276,7 @@ class Capture(Message, frozen=True, kw_only=True):
             for block in part.blocks:
                 take(block.rows)
         for handed in self.handed.values():
-            for held in (*handed.sealed, *handed.prepared):
+            for held in (*handed.sealed, *handed.held):
                 take(held.rows)
         return self
 
@@ -293,70 +293,55 @@ class Pasted(Message, frozen=True, kw_only=True):
 # --- hand-over from stages ------------------------------------------------------------------------------------------
 
 
-class Deliver(Message, frozen=True, kw_only=True):
-    """Rows of one task attempt, for every shard of one holder. They vanish unless a prepare names the attempt."""
-
-    bulk = heavy = True
-    key = ("stage", "epoch", "batch", "task", "attempt")
-    stage: Asset
-    epoch: int
-    batch: int
-    task: int
-    attempt: int
-    parts: dict[Edge, Rows]
-
-    def with_rows(self, take: Callable[[Rows], Rows]) -> Deliver:
-        return msgspec.structs.replace(self, parts={edge: take(rows) for edge, rows in self.parts.items()})
-
-
-class Delivered(Message, frozen=True, kw_only=True):
-    stage: Asset
-    epoch: int
-    batch: int
-    task: int
-    attempt: int
-    seat: Seat
-
-
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The one record that makes a batch count. `attempt` numbers the driver's tries at preparing it."""
+    """The one record that makes a batch count. It names the try (`epoch` of the driver, `attempt` counts its tries) and
+    which rows each edge got by it: a holder that has others must not seal."""
 
     query: str
     batch: int
     epoch: int
     attempt: int
-    accepted: dict[int, int]
     watermark: int
     #: Where the source stands before and after this batch; from Spark: (its batch id, the next one).
     offsets: tuple[int, int]
     late: int = 0
     #: Spark's own record of the batch's offsets, so that its checkpoint can be made to agree with the ledger.
     plan: str = ""
+    #: Of every edge of the stage.
+    digests: dict[Edge, Digest] = {}
 
 
-class Prepare(Message, frozen=True, kw_only=True):
-    """Promise to seal this batch out of these attempts. `shards` maps each shard to the `since` of its place."""
+class Deliver(Message, frozen=True, kw_only=True):
+    """Rows of one try of a batch, for every shard of one holder: hold them, and promise to seal them when told so.
 
-    heavy = True
+    `shards` maps each shard to the `since` of its place: who knows another version refuses. No rows: no part.
+    """
+
+    bulk = heavy = True
     key = ("stage", "epoch")
     stage: Asset
     epoch: int
     batch: int
     attempt: int
-    accepted: dict[int, int]
-    watermark: int
     shards: dict[Asset, int]
+    parts: dict[Edge, Rows]
     #: The commit before this one: a holder that missed the seal of it seals it now.
     last: CommitRecord | None
 
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Deliver:
+        return msgspec.structs.replace(self, parts={edge: take(rows) for edge, rows in self.parts.items()})
 
-class Prepared(Message, frozen=True, kw_only=True):
+
+class Delivered(Message, frozen=True, kw_only=True):
+    """This try is held here, under these versions of the places. Digests are of what arrived, not of what was sent."""
+
     stage: Asset
     epoch: int
     batch: int
     attempt: int
     seat: Seat
     shards: dict[Asset, int]
+    digests: dict[Edge, Digest]
 
 
 class Seal(Message, frozen=True, kw_only=True):

@@ -59,8 +59,8 @@ def _text(part: object) -> str:
         return f"[{part.start},{part.end}) rows={len(part.rows)} wm={mark}"
     if isinstance(part, CommitRecord):
         mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
-        tries = ",".join(f"{task}.{attempt}" for task, attempt in part.accepted.items())
-        return f"batch={part.batch} epoch={part.epoch} try={part.attempt} tasks={tries} wm={mark} {part.offsets}"
+        rows = sum(digest.rows for digest in part.digests.values())
+        return f"batch={part.batch} epoch={part.epoch} try={part.attempt} rows={rows} wm={mark} {part.offsets}"
     return str(part)
 
 
@@ -393,17 +393,19 @@ class Delivered(Note, frozen=True):
     stage: Asset
     batch: int
     seat: Seat
-    task: int
-    attempt: int
-
-
-class Prepared(Note, frozen=True):
-    checked = False
-    stage: Asset
-    batch: int
-    seat: Seat
     epoch: int
     attempt: int
+
+
+class Differs(Note, frozen=True):
+    """A holder got other rows than were sent to it: this try must not be committed."""
+
+    checked = False
+    stage: Asset
+    epoch: int
+    batch: int
+    attempt: int
+    seat: Seat
 
 
 class Sealed(Note, frozen=True):
@@ -440,11 +442,12 @@ class StageOpen(Note, frozen=True):
     batch: int
 
 
-class AllPrepared(Note, frozen=True):
+class AllDelivered(Note, frozen=True):
     checked = False
     stage: Asset
     epoch: int
-    batch: int | None
+    batch: int
+    attempt: int
 
 
 class Committed(Note, frozen=True):

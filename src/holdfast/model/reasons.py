@@ -15,10 +15,8 @@ class HandOverReason(StrEnum):
     EPOCH_OVER = "stage epoch is over"
     #: The ledger is of another query.
     FOREIGN = "foreign query"
-    NOT_A_HOLDER = "not a holder"
     FULL = "full"
     PLACE_CHANGED = "place changed"
-    ROWS_MISSING = "rows are missing"
     NOT_THE_LEDGER = "not the ledger"
     NOT_OPENED = "ledger was not opened"
 

@@ -1,8 +1,8 @@
 """The placement record: who is primary, who is backup, at which epoch. One small value, changed only as a whole.
 
 A shard sits on seats (`n2#3`), because its state dies with the process; a ledger sits on names (`n2`), because its
-disk does not. `since` is the version at which a place last changed: a stage names it in every prepare, so that no
-batch can be prepared on holders that the record has replaced meanwhile.
+disk does not. `since` is the version at which a place last changed: a stage names it in every delivery, so that no
+batch can be committed with holders that the record has replaced meanwhile.
 """
 
 from __future__ import annotations

@@ -45,5 +45,5 @@ def size_of(message: m.Message) -> int:
 def _capture_bytes(capture: m.Capture) -> int:
     rows = sum(b.end - b.start for part in capture.outputs.values() for b in part.blocks)
     for handed in capture.handed.values():
-        rows += sum(b.end - b.start for b in handed.sealed) + sum(len(p.rows) for p in handed.prepared)
+        rows += sum(b.end - b.start for b in handed.sealed) + sum(len(p.rows) for p in handed.held)
     return ROW_BYTES * (rows + len(capture.state))  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ KINDS = {
     "cut-one-way": "`other` does not hear `node` `for_ms`",
     "loss": "a share `value` of all messages is lost `for_ms`",
     "doubling": "a share `value` of all messages comes twice `for_ms`",
+    "damage": "a share `value` of all deliveries arrives with other rows than were sent `for_ms`",
     "reorder": "messages take up to `value` ms longer `for_ms`",
     "disk-full": "no more spill on the node's disk `for_ms`",
     "crash-stage": "kill -9 of a stage's driver",
@@ -200,6 +201,10 @@ class Injector:
     def _doubling(self, fault: Fault) -> None:
         self.world.network.doubling = fault.value
         self.world.call(fault.for_ms * MS, lambda: setattr(self.world.network, "doubling", 0.0))
+
+    def _damage(self, fault: Fault) -> None:
+        self.world.network.damage = fault.value
+        self.world.call(fault.for_ms * MS, lambda: setattr(self.world.network, "damage", 0.0))
 
     def _reorder(self, fault: Fault) -> None:
         self.world.network.extra_jitter_ns = int(fault.value * MS)

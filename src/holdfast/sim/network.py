@@ -1,4 +1,4 @@
-"""The modelled network: latency, bandwidth, loss, reordering, duplication, partitions (also one-way).
+"""The modelled network: latency, bandwidth, loss, reordering, duplication, damage, partitions (also one-way).
 
 Each pair of hosts has a link per direction that serialises: a message leaves when the one before it has, takes
 size / bandwidth to leave and latency plus a random part to travel. The random part is what reorders.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.model.messages import Message
+import msgspec
+
+from holdfast.model.messages import Deliver, Message
 from holdfast.sim.costs import Costs, size_of
 
 
 class Network:
-    __slots__ = ("bytes", "costs", "cuts", "doubling", "extra_jitter_ns", "free_ns", "loss", "lost", "messages", "rng")
+    __slots__ = (
+        "bytes", "costs", "cuts", "damage", "doubling", "extra_jitter_ns", "free_ns", "loss", "lost", "messages", "rng",
+    )  # fmt: skip
 
     def __init__(self, costs: Costs, rng: Random) -> None:
         self.costs = costs
@@ -22,6 +26,8 @@ class Network:
         self.cuts: dict[tuple[str, str], int] = {}
         self.loss = 0.0
         self.doubling = 0.0
+        #: Share of deliveries that arrive with other rows than were sent, as if no checksum had noticed.
+        self.damage = 0.0
         self.extra_jitter_ns = 0
         self.free_ns: dict[tuple[str, str], int] = {}
         self.messages = 0
@@ -40,8 +46,19 @@ class Network:
 
     def heal(self) -> None:
         self.cuts.clear()
-        self.loss = self.doubling = 0.0
+        self.loss = self.doubling = self.damage = 0.0
         self.extra_jitter_ns = 0
+
+    def carried(self, message: Message) -> Message:
+        """What the receiver will see: most often what was sent."""
+        if not self.damage or not isinstance(message, Deliver) or self.rng.random() >= self.damage:
+            return message
+        parts = dict(message.parts)
+        for edge, rows in parts.items():
+            if rows:
+                parts[edge] = (*rows[:-1], (rows[-1][0], rows[-1][1], rows[-1][2] + 1))
+                break
+        return msgspec.structs.replace(message, parts=parts)
 
     def arrivals(self, source: str, target: str, message: Message, at_ns: int) -> tuple[int, ...]:
         """When copies of this message arrive: none, one or two times."""

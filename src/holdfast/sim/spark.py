@@ -2,7 +2,7 @@
 
 The durable part of a query (its checkpoint directory and what its sink holds) outlives every process; the running
 part can die between any two steps, because each step is an event of its own. A re-run takes the planned offsets
-again; rows come in another order within a task, other attempts are accepted, and stray attempts deliver too.
+again, and its rows come in another order.
 A sink is idempotent by batch id. The source's `commit` comes when the *next* batch is planned, as in Spark.
 """
 
@@ -12,7 +12,7 @@ from random import Random
 
 from holdfast.core.reader import Reader
 from holdfast.core.ready import BatchDone, ChildDied, Effect, Opened, StageFailed, StartStage, StopStage
-from holdfast.core.stage import Phase, RunBatch, StageDriver, TaskRows
+from holdfast.core.stage import Phase, RunBatch, StageDriver
 from holdfast.model.block import WATERMARK_MIN, Block, Row
 from holdfast.model.config import MS
 from holdfast.model.ids import Address, Edge, Name, driver_of, stage_edge
@@ -135,11 +135,10 @@ class SourceQuery:
         start, end, final = run.offsets
         rows = [row for _, row in self.source.rows[start:end]]
         on_time = [row for row in rows if row[1] >= driver.watermark]
-        tasks, strays = self._tasks(on_time)
+        self.rng.shuffle(on_time)  # the order within a batch is nobody's promise
         event = RunBatch(
             batch=run.committed + 1,
-            tasks=tasks,
-            strays=strays,
+            parts=self._parts(on_time, self.spec.shards),
             offsets=(start, end),
             event_time_max=max((row[1] for row in rows), default=WATERMARK_MIN),
             late=len(rows) - len(on_time),
@@ -151,20 +150,6 @@ class SourceQuery:
         driver = process.machine
         if isinstance(driver, StageDriver) and driver.phase is Phase.READY:
             self.world.feed(process, event)
-
-    def _tasks(self, rows: list[Row]) -> tuple[tuple[TaskRows, ...], tuple[TaskRows, ...]]:
-        """Two tasks; order within a task is nobody's promise; now and then an attempt that is not accepted."""
-        rng, shards = self.rng, self.spec.shards
-        tasks, strays = [], []
-        for task in range(2):
-            mine = rows[task::2]
-            rng.shuffle(mine)
-            attempt = 0
-            if rng.random() < 0.2:
-                strays.append(TaskRows(task, 0, self._parts(mine[: rng.randrange(len(mine) + 1)], shards)))
-                attempt = 1
-            tasks.append(TaskRows(task, attempt, self._parts(mine, shards)))
-        return tuple(tasks), tuple(strays)
 
     def _parts(self, rows: list[Row], shards: tuple[str, ...]) -> dict[Edge, tuple[Row, ...]]:
         parts: dict[Edge, list[Row]] = {}

@@ -14,8 +14,8 @@ from holdfast.sim.simulation import Setup
 
 #: Kinds a schedule may draw; what a crash leaves behind is brought back by a restart drawn with it.
 SWARM = (
-    "crash", "stall", "slow", "drift", "cut", "cut-one-way", "loss", "doubling", "reorder", "disk-full",
-    "crash-stage", "stall-stage", "crash-reader", "stall-reader", "drain", "idle",
+    "crash", "stall", "slow", "drift", "cut", "cut-one-way", "loss", "doubling", "damage", "reorder",
+    "disk-full", "crash-stage", "stall-stage", "crash-reader", "stall-reader", "drain", "idle",
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _topology(rng: Random, shards: int) -> Topology:
 
 
 #: Between which steps a driver, or a node, dies: at the first note of this kind after the drawn time.
-STAGE_STEPS = ("stage-open", "delivered", "prepared", "all-prepared", "ledgered", "committed", "batch-done")
+STAGE_STEPS = ("stage-open", "delivered", "all-delivered", "ledgered", "committed", "batch-done")
 NODE_STEPS = (
     "captured",
     "pasted",
@@ -122,7 +122,7 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
                 other = f"n{(int(node[1:]) + 1) % nodes}"
             target = reader if rng.random() < 0.1 else other
             return [Fault(kind=kind, at_ms=at_ms, node=node, other=target, for_ms=for_ms)]
-        case "loss" | "doubling":
+        case "loss" | "doubling" | "damage":
             return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=rng.choice((0.02, 0.1, 0.3)))]
         case "reorder":
             return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=float(rng.choice((5, 50))))]

@@ -174,6 +174,7 @@ class World:
             return
         if self.wiretap is not None:
             self.wiretap(at_ns, source.address, target, message)
+        message = self.network.carried(message)
         for arrives_ns in self.network.arrivals(source.host, process.host, message, at_ns):
             self._push(arrives_ns, _MESSAGE, None, (source.address, target, message))
 

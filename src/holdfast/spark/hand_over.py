@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.ready import BatchDone, Effect, Opened, StageFailed
-from holdfast.core.stage import Phase, RunBatch, StageDriver, TaskRows
+from holdfast.core.stage import Phase, RunBatch, StageDriver
 from holdfast.errors import HoldfastError
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Name, driver_of
@@ -154,7 +154,7 @@ class StageHandOver:
         batch = self.last.batch + 1 if self.last else 0
         event = RunBatch(
             batch=batch,
-            tasks=(TaskRows(0, 0, parts),),
+            parts=parts,
             offsets=(spark_batch, spark_batch + 1),
             event_time_max=to_core(max_us),
             late=late,
@@ -209,8 +209,8 @@ class StageHandOver:
             return f"shards {', '.join(lost)} are lost: every node that held them is gone"
         if phase in (Phase.OPENING, Phase.COMMITTING):
             return f"{phase.value}: no answer from the ledger on {driver._ledger()}"
-        answered = driver.prepared if phase is Phase.PREPARING else driver.sealed
+        if driver.spoilt:
+            return f"{phase.value}: a holder got other rows than were sent to it; the next try goes to every holder"
+        answered = driver.delivered if phase is Phase.DELIVERING else driver.sealed
         seats = [s for s in grouped if answered.get(s) != grouped[s]]
-        if phase is Phase.DELIVERING:
-            seats = [s for s in grouped if not any(key[0] == s for key in driver.delivered)]
         return f"{phase.value}: no answer from {', '.join(sorted(seats)) or 'nobody'}"

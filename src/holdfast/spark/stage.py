@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import check
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.plan import FOREVER_US, NEVER_US, Plan, StagePlan, to_micros
 from holdfast.spark import checkpoint
@@ -65,7 +66,11 @@ class FeedingStage:
     # --- a life
 
     def start(self, frame: DataFrame, hand_over: StageHandOver) -> bool:
-        """Open the ledger, make the checkpoint agree, start the query. False: the stage was finished before."""
+        """Open the ledger, make the checkpoint agree, start the query. False: the stage was finished before.
+
+        Once in a life: a query that is started again is another driver, with an epoch of its own.
+        """
+        check(self.hand_over is None, "a stage was started twice in one life of its driver", self.stage.id)
         self.hand_over = hand_over
         last = hand_over.open()
         self.late = [LateRows(d, hand_over.epoch) for d in self.late_directories]

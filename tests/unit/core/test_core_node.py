@@ -51,7 +51,7 @@ def test_the_first_life_starts_its_shards_and_its_stages():
 
 def test_a_node_without_a_record_listens_to_nothing_but_records():
     made, _ = node("n9", ("n0", "n1", "n2", "n9"))
-    deliver = m.Deliver(stage="s0", epoch=1, batch=0, task=0, attempt=0, parts={})
+    deliver = m.Deliver(stage="s0", epoch=1, batch=0, attempt=1, shards={"u0": 1}, parts={}, last=None)
     assert made.step(Received("s0@1", deliver), 5).send == []
     hellos = [to for to, x in made.step(TICK, 100 * MS).send if isinstance(x, m.Hello)]
     assert hellos == ["n0", "n1", "n2"]

@@ -6,10 +6,11 @@ import pytest
 
 from holdfast.core.ledger import Ledger
 from holdfast.core.ready import TICK, BatchDone, Opened, Ready, Received, StageFailed
-from holdfast.core.stage import TRANSITIONS, Cause, Phase, RunBatch, StageDriver, TaskRows
+from holdfast.core.stage import TRANSITIONS, Cause, Phase, RunBatch, StageDriver
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
-from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
+from holdfast.model import notes
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, digest_of
 from holdfast.model.config import MS, Config
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, Record, first_record
@@ -18,7 +19,7 @@ from holdfast.model.topology import layered
 TOPOLOGY = layered(stages=1, shards=1, delay_ns=10, idle_ns=1_000 * MS)
 RECORD = first_record(TOPOLOGY, ("n0", "n1", "n2"))
 STAGE = TOPOLOGY.stages[0]
-BATCH = RunBatch(batch=0, tasks=(TaskRows(0, 0, {"s0>u0": ((1, 50, 1),)}),), offsets=(0, 1), event_time_max=50)
+BATCH = RunBatch(batch=0, parts={"s0>u0": ((1, 50, 1),)}, offsets=(0, 1), event_time_max=50)
 
 
 def driver(epoch: int = 1, record: Record = RECORD) -> StageDriver:
@@ -39,16 +40,19 @@ def hear(made: StageDriver, source: str, message: m.Message, now_ns: int = 0) ->
     return made.step(Received(source, message), now_ns)
 
 
-def deliver(made: StageDriver, batch: int = 0) -> None:
-    for seat in made.grouped:
-        hear(made, seat, m.Delivered(stage="s0", epoch=1, batch=batch, task=0, attempt=0, seat=seat))
+def delivered(made: StageDriver, seat: str, **changed) -> Ready:
+    """A holder says that it holds the present try, as the driver sent it."""
+    assert made.commit
+    shards = made.grouped[seat]
+    fields = {"batch": made.commit.batch, "attempt": made.attempt, "seat": seat, "shards": shards}
+    digests = {f"s0>{shard}": made.commit.digests[f"s0>{shard}"] for shard in shards}
+    return hear(made, seat, m.Delivered(stage="s0", epoch=1, **{**fields, "digests": digests, **changed}))
 
 
-def prepare(made: StageDriver, batch: int = 0) -> Ready:
+def deliver(made: StageDriver) -> Ready:
     ready = Ready()
-    for seat, shards in made.grouped.items():
-        answer = m.Prepared(stage="s0", epoch=1, batch=batch, attempt=made.attempt, seat=seat, shards=shards)
-        ready = hear(made, seat, answer)
+    for seat in made.grouped:
+        ready = delivered(made, seat)
     return ready
 
 
@@ -60,11 +64,12 @@ def test_a_batch_goes_through_every_step_and_is_done_when_all_have_sealed():
     made = opened()
     ready = made.step(BATCH, 5)
     assert sorted(to for to, _ in ready.send) == ["n0#1", "n1#1"]
-    deliver(made)
-    assert made.phase is Phase.PREPARING
-    ready = prepare(made)
+    first, second = made.grouped
+    assert delivered(made, first).send == []
+    ready = delivered(made, second)
     write = sent(ready, m.LedgerWrite)[0]
     assert (made.phase, write.commit.watermark, write.commit.offsets) == (Phase.COMMITTING, 40, (0, 1))
+    assert write.commit.digests == {"s0>u0": digest_of(((1, 50, 1),))}
     ready = hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=write.commit))
     assert len(sent(ready, m.Seal)) == 2
     done = Ready()
@@ -75,9 +80,7 @@ def test_a_batch_goes_through_every_step_and_is_done_when_all_have_sealed():
 
 
 def commit(batch: int = 3, watermark: int = 7) -> m.CommitRecord:
-    return m.CommitRecord(
-        query="query-0", batch=batch, epoch=1, attempt=1, accepted={0: 0}, watermark=watermark, offsets=(0, 9)
-    )
+    return m.CommitRecord(query="query-0", batch=batch, epoch=1, attempt=1, watermark=watermark, offsets=(0, 9))
 
 
 def test_a_new_driver_finishes_what_is_committed_before_it_opens():
@@ -92,42 +95,67 @@ def test_a_new_driver_finishes_what_is_committed_before_it_opens():
 
 def test_a_batch_that_the_ledger_has_is_done_whatever_the_rerun_brings():
     made = opened(commit())
-    again = RunBatch(batch=3, tasks=(), offsets=(0, 9), event_time_max=10**9)
+    again = RunBatch(batch=3, parts={}, offsets=(0, 9), event_time_max=10**9)
     assert made.step(again, 0).apply == [BatchDone(stage="s0", batch=3)]
     assert made.watermark == 7
 
 
 def test_spark_may_not_skip_a_batch_nor_run_two():
     with pytest.raises(InvariantError, match="skipped"):
-        opened().step(RunBatch(batch=2, tasks=(), offsets=(0, 0)), 0)
+        opened().step(RunBatch(batch=2, parts={}, offsets=(0, 0)), 0)
     made = opened()
     made.step(BATCH, 0)
     with pytest.raises(InvariantError, match="before the last one"):
         made.step(BATCH, 0)
 
 
-def test_a_new_holder_sends_the_driver_back_to_delivering():
+def test_a_new_version_of_a_place_is_delivered_to_again_and_the_old_answer_is_nothing():
     made = opened()
     made.step(BATCH, 0)
-    deliver(made)
+    delivered(made, "n0#1")
     place = Place(primary="n0#1", backup=None, joining="n2#1", since=9)
     newer = Record(version=9, term=1, members=RECORD.members, places={**RECORD.places, "u0": place})
     ready = hear(made, "n2", m.Push(record=newer))
-    assert made.phase is Phase.DELIVERING
-    assert [to for to, x in ready.send if isinstance(x, m.Deliver)] == ["n2#1"]
+    assert [(to, x.shards) for to, x in ready.send if isinstance(x, m.Deliver)] == [
+        ("n0#1", {"u0": 9}), ("n2#1", {"u0": 9}),
+    ]  # fmt: skip
     hear(made, "n2", m.Push(record=RECORD))
     assert made.record is newer
+    assert delivered(made, "n0#1", shards={"u0": 1}).send == []
+    delivered(made, "n2#1")
+    assert made.phase is Phase.DELIVERING
+    assert len(sent(delivered(made, "n0#1"), m.LedgerWrite)) == 1
 
 
-def test_rows_that_a_holder_lost_are_delivered_again():
+def test_who_refuses_is_asked_for_the_record_and_delivered_to_again():
     made = opened()
     made.step(BATCH, 0)
-    deliver(made)
-    refusal = m.Refused(stage="s0", epoch=1, batch=0, reason=HandOverReason.ROWS_MISSING, version=9)
-    ready = hear(made, "n1#1", refusal)
-    assert made.phase is Phase.DELIVERING
-    assert sent(ready, m.Pull) == [m.Pull(version=1)]
+    delivered(made, "n0#1")
+    refusal = m.Refused(stage="s0", epoch=1, batch=0, reason=HandOverReason.PLACE_CHANGED, version=9)
+    assert hear(made, "n1#1", refusal).send == [("n1#1", m.Pull(version=1))]
+    ready = made.step(TICK, 200 * MS)
     assert [to for to, x in ready.send if isinstance(x, m.Deliver)] == ["n1#1"]
+
+
+def test_a_holder_that_got_other_rows_makes_the_driver_try_again_on_every_holder():
+    made = opened()
+    made.step(BATCH, 0)
+    delivered(made, "n0#1")
+    ready = delivered(made, "n1#1", digests={"s0>u0": Digest(1, 99)})
+    assert [type(n) for n in ready.notes] == [notes.Differs]
+    assert (made.phase, ready.send) == (Phase.DELIVERING, [])
+    assert delivered(made, "n0#1").send == []
+    ready = made.step(TICK, 200 * MS)
+    assert [(to, x.attempt) for to, x in ready.send if isinstance(x, m.Deliver)] == [("n0#1", 2), ("n1#1", 2)]
+    for seat in made.grouped:  # what is said of the first try is nothing now
+        delivered(made, seat, attempt=1)
+    assert made.phase is Phase.DELIVERING
+    assert [write.commit.attempt for write in sent(deliver(made), m.LedgerWrite)] == [2]
+
+
+def test_rows_for_an_edge_that_the_stage_does_not_have_are_refused():
+    with pytest.raises(InvariantError, match="not of this stage"):
+        opened().step(RunBatch(batch=0, parts={"s0>u9": ((1, 1, 1),)}, offsets=(0, 1)), 0)
 
 
 def test_what_is_not_answered_is_sent_again_and_answers_of_other_epochs_are_ignored():
@@ -158,7 +186,7 @@ def test_a_lost_shard_stops_the_stage_rather_than_lose_its_rows():
 
 def test_an_idle_sources_watermark_moves_on_and_a_finished_ones_ends():
     made = opened(commit(watermark=7))
-    empty = RunBatch(batch=4, tasks=(), offsets=(9, 9))
+    empty = RunBatch(batch=4, parts={}, offsets=(9, 9))
     made.step(empty, 10 * MS)
     assert made.commit
     assert made.commit.watermark == 7
@@ -167,11 +195,11 @@ def test_an_idle_sources_watermark_moves_on_and_a_finished_ones_ends():
     assert later.commit
     assert later.commit.watermark == 7 + 1_500 * MS
     fresh = opened()
-    fresh.step(RunBatch(batch=0, tasks=(), offsets=(0, 0)), 9_000 * MS)
+    fresh.step(RunBatch(batch=0, parts={}, offsets=(0, 0)), 9_000 * MS)
     assert fresh.commit
     assert fresh.commit.watermark == WATERMARK_MIN
     ended = opened()
-    ended.step(RunBatch(batch=0, tasks=(), offsets=(0, 0), final=True), 0)
+    ended.step(RunBatch(batch=0, parts={}, offsets=(0, 0), final=True), 0)
     assert ended.commit
     assert ended.commit.watermark == WATERMARK_MAX
 

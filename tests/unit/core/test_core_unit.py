@@ -16,7 +16,7 @@ from holdfast.core.roles import TRANSITIONS, Action, Role, State
 from holdfast.errors import InvariantError, MemoryLimitError
 from holdfast.model import messages as m
 from holdfast.model import notes
-from holdfast.model.block import batch_block, shard_block
+from holdfast.model.block import Digest, batch_block, shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.reasons import BarReason
 from holdfast.model.record import Place, Record, first_record
@@ -291,7 +291,7 @@ def test_a_full_holder_turns_a_stage_away():
     hand = HandOver(made)
     feed(made.copies["u0"], "s0>u0", 0, [(1, 1, 1)] * CONFIG.retained_hard_max, 1, 0)
     ready = Ready()
-    deliver = m.Deliver(stage="s0", epoch=1, batch=1, task=0, attempt=0, parts={"s0>u0": ()})
+    deliver = m.Deliver(stage="s0", epoch=1, batch=1, attempt=1, shards={"u0": 1}, parts={}, last=None)
     hand.on_deliver("s0@1", deliver, 0, ready)
     assert ready.send[0][1].reason == "full"
 
@@ -382,12 +382,21 @@ def test_a_reader_whose_rows_are_gone_says_where_the_edge_starts():
 def test_messages_survive_the_wire_and_every_one_is_in_the_union():
     assert set(m.AnyMessage.__args__) == set(m.Message.__subclasses__())
     commit = m.CommitRecord(
-        query="q", batch=0, epoch=1, attempt=1, accepted={0: 1}, watermark=3, offsets=(0, 4), late=1
+        query="q",
+        batch=0,
+        epoch=1,
+        attempt=1,
+        watermark=3,
+        offsets=(0, 4),
+        late=1,
+        digests={"s>u": Digest(1, -5)},
     )
     for message in (
         m.Heartbeat(life=1, version=2),
         m.Data(edge="e", epoch=1, blocks=(shard_block(0, [[1, 2, 3]], 9),)),
-        m.Prepare(stage="s", epoch=1, batch=0, attempt=1, accepted={0: 1}, watermark=3, shards={"u": 4}, last=commit),
+        m.Delivered(
+            stage="s", epoch=1, batch=0, attempt=1, seat="n#1", shards={"u": 4}, digests={"s>u": Digest(1, 2**64 - 1)}
+        ),
         m.LedgerCopy(ledger="s.ledger", since=1, page=m.LedgerPage("q", 1, commit)),
         m.Push(record=record(3, place())),
     ):

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.core.ready import Spill
 from holdfast.errors import DamagedJournalError, PeerError, StateError
-from holdfast.model.block import Block, shard_block
+from holdfast.model.block import Block, Digest, shard_block
 from holdfast.model.messages import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
 from holdfast.runtime.disk import journal as disk
@@ -26,7 +26,16 @@ from holdfast.runtime.disk.spill import SpillStore
 from holdfast.runtime.net.rows import ArrowRows
 
 RECORD = Record(version=2, term=1, members={"n0": 1}, places={"u0": Place(primary="n0#1")})
-COMMIT = CommitRecord(query="q", batch=3, epoch=1, attempt=2, accepted={0: 1}, watermark=9, offsets=(3, 4), plan="{}")
+COMMIT = CommitRecord(
+    query="q",
+    batch=3,
+    epoch=1,
+    attempt=2,
+    watermark=9,
+    offsets=(3, 4),
+    plan="{}",
+    digests={"s>u": Digest(2, 2**64 - 1)},
+)
 ITEMS: list[tuple[str, object]] = [
     ("life", 2),
     ("vote", (3, "n1")),

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.errors import InputError
 from holdfast.model import messages as m
-from holdfast.model.block import Block
-from holdfast.model.messages import HandedPart, OutputPart, PreparedBatch
+from holdfast.model.block import Block, digest_of
+from holdfast.model.messages import HandedPart, HeldBatch, OutputPart
 from holdfast.model.record import Place, Record
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.rows import ArrowRows
@@ -36,7 +36,9 @@ def test_a_record_comes_back_as_it_was():
 
 
 def test_rows_come_back_and_no_rows_are_the_empty_tuple():
-    message = m.Deliver(stage="s0", epoch=1, batch=2, task=0, attempt=0, parts={"s0>u0": some_rows(), "s0>u1": ()})
+    message = m.Deliver(
+        stage="s0", epoch=1, batch=2, attempt=1, shards={}, last=None, parts={"s0>u0": some_rows(), "s0>u1": ()}
+    )
     found = sent(message)
     assert isinstance(found, m.Deliver)
     assert found.parts["s0>u0"].table() == some_rows().table()
@@ -53,17 +55,19 @@ def test_rows_of_blocks_and_captures_survive():
         m.Capture(
             shard="u0", epoch=1, since=1, round=1, whole=True, start={}, to={}, watermarks={}, state=None,
             outputs={"u0.0": OutputPart(0, 4, 0, (block,), {})},
-            handed={"s0>u0": HandedPart(0, -1, (), (PreparedBatch(0, 1, 1, some_rows(), 5),))},
+            handed={"s0>u0": HandedPart(0, -1, (), (HeldBatch(0, 1, 1, some_rows(), digest_of(some_rows())),))},
         )
     )  # fmt: skip
     assert isinstance(capture, m.Capture)
     assert capture.outputs["u0.0"].blocks[0].rows.table() == some_rows().table()
-    assert capture.handed["s0>u0"].prepared[0].rows.table() == some_rows().table()
+    assert capture.handed["s0>u0"].held[0].rows.table() == some_rows().table()
 
 
 def test_arrays_from_the_wire_are_aligned_so_that_no_kernel_is_compiled_again():
     for pad in range(8):
-        message = m.Deliver(stage="s" * pad, epoch=1, batch=0, task=0, attempt=0, parts={"e": some_rows()})
+        message = m.Deliver(
+            stage="s" * pad, epoch=1, batch=0, attempt=1, shards={}, last=None, parts={"e": some_rows()}
+        )
         found = sent(message)
         assert isinstance(found, m.Deliver)
         assert found.parts["e"].batches[0].column("a").to_numpy().flags.aligned
@@ -72,7 +76,7 @@ def test_arrays_from_the_wire_are_aligned_so_that_no_kernel_is_compiled_again():
 @pytest.mark.parametrize("keep", [0, 1, 11, 12, 13, 40, -1])
 def test_a_truncated_message_is_refused_by_name(keep: int):
     raw = wire.encode(
-        "n0#1", "n1", m.Deliver(stage="s0", epoch=1, batch=0, task=0, attempt=0, parts={"e": some_rows()})
+        "n0#1", "n1", m.Deliver(stage="s0", epoch=1, batch=0, attempt=1, shards={}, last=None, parts={"e": some_rows()})
     )
     with pytest.raises(InputError, match="from n7"):
         wire.decode(raw[:keep], "n7")
@@ -122,6 +126,6 @@ def test_another_protocol_is_refused():
 
 def test_what_no_peer_would_take_is_refused_where_it_is_sent(monkeypatch):
     monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 1_000)
-    message = m.Deliver(stage="s0", epoch=1, batch=2, task=0, attempt=0, parts={"s0>u0": some_rows(500)})
+    message = m.Deliver(stage="s0", epoch=1, batch=2, attempt=1, shards={}, last=None, parts={"s0>u0": some_rows(500)})
     with pytest.raises(InputError, match="Deliver for n1 is too large"):
         wire.encode("s0@1", "n1", message)

@@ -20,7 +20,7 @@ def plan(offset: str) -> str:
 
 def commit(spark_batch: int, text: str, batch: int = 0) -> CommitRecord:
     return CommitRecord(
-        query="q", batch=batch, epoch=1, attempt=1, accepted={0: 0}, watermark=5,
+        query="q", batch=batch, epoch=1, attempt=1, watermark=5,
         offsets=(spark_batch, spark_batch + 1), plan=text,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ ROWS = pa.table({"x": [1, 2]})
 
 
 def commit(batch: int, epoch: int) -> CommitRecord:
-    return CommitRecord(query="q", batch=batch, epoch=epoch, attempt=1, accepted={}, watermark=0, offsets=(0, 1))
+    return CommitRecord(query="q", batch=batch, epoch=epoch, attempt=1, watermark=0, offsets=(0, 1))
 
 
 @pytest.fixture

@@ -26,12 +26,12 @@ from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.spark import port
 from holdfast.spark.connect import Run, Target
-from holdfast.spark.hand_over import Fenced
+from holdfast.spark.hand_over import Fenced, Stopped
 
 
 def commit(k: int, writer: str = "a", watermark: int = 5, epoch: int = 1, batch: int | None = None) -> m.CommitRecord:
     return m.CommitRecord(
-        query="q", batch=k if batch is None else batch, epoch=epoch, attempt=1, accepted={}, watermark=watermark,
+        query="q", batch=k if batch is None else batch, epoch=epoch, attempt=1, watermark=watermark,
         offsets=(k, k + 1), plan=json.dumps({"writer": writer}),
     )  # fmt: skip
 
@@ -63,9 +63,7 @@ def test_after_the_end_only_what_counts_already_is_taken():
     assert port.is_done("p", last, "a", 3)
     with pytest.raises(ConfigError, match="was finished"):
         port.is_done("p", last, "a", 4)
-    empty = m.CommitRecord(
-        query="q", batch=0, epoch=1, attempt=1, accepted={}, watermark=WATERMARK_MAX, offsets=(-1, 0)
-    )
+    empty = m.CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=WATERMARK_MAX, offsets=(-1, 0))
     with pytest.raises(ConfigError, match="was finished"):
         port.is_done("p", empty, "a", 0)
 
@@ -170,10 +168,13 @@ class Driver:
             raise Fenced("stage p may not go on", reason=HandOverReason.EPOCH_OVER)
         number = cluster.last.batch + 1 if cluster.last else 0
         self.last = cluster.last = m.CommitRecord(
-            query="q", batch=number, epoch=self.epoch, attempt=1, accepted={}, offsets=(spark_batch, spark_batch + 1),
+            query="q", batch=number, epoch=self.epoch, attempt=1, offsets=(spark_batch, spark_batch + 1),
             watermark=WATERMARK_MAX if final else 5, plan=plan,
         )  # fmt: skip
         return self.last
+
+    def standing(self) -> str:
+        return "nobody answers"
 
     def close(self) -> None:
         self.closed = True
@@ -213,6 +214,20 @@ def test_a_sibling_of_the_same_query_does_no_harm(cluster, target):
     cluster.siblings = 99
     with pytest.raises(PeerError, match="again and again"):
         port.write(target, "a", 2, ROWS)
+
+
+def test_who_failed_in_the_middle_of_a_batch_is_followed_by_a_driver_of_a_later_epoch(cluster, target, monkeypatch):
+    """In the same process, too: what the first one delivered must never be taken for a try of the second."""
+    port.write(target, "a", 0, ROWS)
+    (first,) = (door.hand_over for door in port._doors.values())
+    with monkeypatch.context() as broken:
+        broken.setattr(Driver, "run", lambda *_, **__: (_ for _ in ()).throw(Stopped("in the middle")))
+        with pytest.raises(PeerError, match="does not count"):
+            port.write(target, "a", 1, ROWS)
+    assert port.write(target, "a", 1, ROWS)
+    (second,) = (door.hand_over for door in port._doors.values())
+    assert first.closed
+    assert second.epoch > first.epoch
 
 
 def test_another_program_is_refused_and_the_first_goes_on(cluster, target, monkeypatch):

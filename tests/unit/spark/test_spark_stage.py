@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import InvariantError
 from holdfast.model.messages import CommitRecord
 from holdfast.model.plan import StagePlan
 from holdfast.spark import stage as module
@@ -34,9 +35,7 @@ class StandInHandOver:
     """In place of a HandOver."""
 
     def __init__(self) -> None:
-        self.last = CommitRecord(
-            query="q", batch=3, epoch=1, attempt=1, accepted={}, watermark=5, offsets=(3, 4), plan="v1"
-        )
+        self.last = CommitRecord(query="q", batch=3, epoch=1, attempt=1, watermark=5, offsets=(3, 4), plan="v1")
         self.watermark = 5
         self.finals: list[bool] = []
         self.idle: list[int | None] = []
@@ -120,6 +119,12 @@ def test_a_batch_that_was_turned_away_because_of_finish_is_no_failure(stage):
     stage.query.error = RuntimeError("foreachBatch raised Stopped")
     stage.finish()
     assert stage.hand_over.finals == [True]
+
+
+def test_a_stage_is_started_once_in_a_life_of_its_driver(stage):
+    """Each start of a query has a stage epoch of its own: else two tries of a batch could go by one name."""
+    with pytest.raises(InvariantError, match="started twice"):
+        stage.start(None, StandInHandOver())
 
 
 def test_two_stages_may_record_late_rows_in_one_place(tmp_path):

@@ -1,7 +1,11 @@
 """Rows of an edge on a real node: Arrow batches that the core hands around without looking into them.
 
-The core wants three things of rows: a length, `+`, and that they never change. The empty tuple is "no rows" of any
+The core wants three things of rows: a length, a hash, and that they never change. The empty tuple is "no rows" of any
 schema. Rows that were spilled are in a file, and come back when somebody looks at them.
+
+The hash is of their Arrow stream, byte for byte: of the bytes that arrived, or of those that will be sent. So a holder
+that says which rows it has says it of what came over the wire, whatever the sender meant to send; and rows that came as
+bytes go on as the very same bytes, so their hash is the same on every node.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from holdfast.errors import InputError
 
@@ -20,7 +25,7 @@ Load = Callable[[], bytes]
 class ArrowRows:
     """A run of rows of one schema. Immutable, but for where its bytes are kept."""
 
-    __slots__ = ("_batches", "_load", "_rows", "_schema")
+    __slots__ = ("_batches", "_ipc", "_load", "_rows", "_schema")
 
     def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> None:
         kept = tuple(batches)
@@ -32,6 +37,8 @@ class ArrowRows:
         self._batches: tuple[pa.RecordBatch, ...] | None = tuple(b for b in kept if b.num_rows)
         self._rows = sum(b.num_rows for b in self._batches)
         self._load: Load | None = None
+        #: The same as an Arrow stream, where it is known: they came as one, or are about to be sent to several.
+        self._ipc: pa.Buffer | None = None
 
     @classmethod
     def of(cls, table: pa.Table) -> ArrowRows:
@@ -61,7 +68,7 @@ class ArrowRows:
     def spill(self, load: Load) -> None:
         """Their bytes are in a file now: forget them here."""
         self._load = load
-        self._batches = None
+        self._batches = self._ipc = None
 
     def __len__(self) -> int:
         return self._rows
@@ -92,8 +99,16 @@ class ArrowRows:
     def table(self) -> pa.Table:
         return pa.Table.from_batches(self.batches, self._schema)
 
+    @property
+    def hash64(self) -> int:
+        """Of the Arrow stream, which is kept from now on: whoever asks wants to send it, and often more than once."""
+        self._ipc = raw = self.to_ipc()
+        return xxhash.xxh3_64_intdigest(raw)
+
     def to_ipc(self) -> pa.Buffer:
-        """As an Arrow IPC stream. What was spilled is in that format already."""
+        """As an Arrow IPC stream. What was received or spilled is in that format already."""
+        if self._ipc is not None:
+            return self._ipc
         if self._batches is None and self._load is not None:
             return pa.py_buffer(self._load())
         sink = pa.BufferOutputStream()
@@ -109,12 +124,15 @@ class ArrowRows:
         The bytes are copied to the start of an object of their own. The kernels are compiled for aligned arrays, and
         one in the middle of a message would have them compiled again, in the middle of a fail-over.
         """
+        stream = pa.py_buffer(bytes(raw))
         try:
-            with pa.ipc.open_stream(pa.py_buffer(bytes(raw))) as reader:
+            with pa.ipc.open_stream(stream) as reader:
                 batches = list(reader)
                 for batch in batches:
                     batch.validate(full=True)
-                return ArrowRows(batches, reader.schema)
+                rows = ArrowRows(batches, reader.schema)
+                rows._ipc = stream  # the batches lie in it: keeping it costs nothing
+                return rows
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, OSError, EOFError) as error:
             raise InputError("rows cannot be read", detail=str(error), hint="They were damaged on the way.") from error
 

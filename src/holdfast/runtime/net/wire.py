@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.operators.chunk import Chunk
 
 #: Raised whenever a message cannot be understood by a node of the version before.
-PROTOCOL = 3
+PROTOCOL = 4
 #: No frame may be larger: a length that was damaged must not make a node allocate without end.
 FRAME_BYTES_MAX = 1 << 30
 
