@@ -42,7 +42,7 @@ def test_a_port_is_planned_with_the_rows_it_takes(spark, tmp_path):
     [
         ("ts timestamp, src sting, bytes long", "its schema cannot be read"),
         ("ts timestamp, src string, bytes long, tags array<int>", "column 'tags' has a type that cannot be held"),
-        ("ts string, src string, bytes long", "event time 'ts' is no timestamp"),
+        ("ts string, src string, bytes long", "event time 'ts' is not a timestamp"),
         ("ts timestamp, bytes long", "no column named 'src'"),
     ],
 )

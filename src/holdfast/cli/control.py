@@ -47,7 +47,7 @@ def drain(
             raise HoldfastError(
                 f"{node} still holds {len(held)} after {limit:.0f} s",
                 detail=", ".join(held[:6]),
-                hint="Is there another node that could take them? `holdfast status` shows it.",
+                hint="Is there another node that could take them? See `holdfast status`.",
             )
         time.sleep(LOOK_S)
         held = _held(found, node)
@@ -55,7 +55,7 @@ def drain(
     if as_json:
         say({"node": node, "seconds": round(took, 3)})
     else:
-        typer.echo(f"{node} holds nothing any more ({took:.1f} s); it can be stopped.")
+        typer.echo(f"{node} is empty ({took:.1f} s); it can be stopped.")
 
 
 def _held(run: RunFile, node: str) -> list[str]:
@@ -68,7 +68,7 @@ def stop(
     run: RunArgument = None,
     finish: Annotated[
         bool,
-        typer.Option("--finish", help="Read what is there, close all windows, let the sinks write them; then stop."),
+        typer.Option("--finish", help="Read what the sources hold, close all windows, wait for the sinks; then stop."),
     ] = False,
     limit: Annotated[float, typer.Option(help="Seconds to wait for --finish.")] = 600.0,
     as_json: JsonOption = False,
@@ -89,7 +89,7 @@ def stop(
         raise HoldfastError(
             f"{found.pipeline} is not running",
             detail=f"None of {', '.join(sorted(found.endpoints))} answers.",
-            hint=f"`holdfast events {found.dir}` tells what happened last.",
+            hint=f"`holdfast events {found.dir}` shows what happened last.",
         )
     silent = [] if supervised or finish else sorted(set(found.endpoints) - set(answers))
     seconds = round(time.monotonic() - began, 3)
@@ -135,8 +135,8 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
         if time.monotonic() > deadline:
             raise HoldfastError(
                 f"{run.pipeline} did not finish within {limit_s:.0f} s",
-                detail=f"Still at work: {', '.join(waiting)}.",
-                hint="`holdfast events` tells what they do; --limit waits longer.",
+                detail=f"Not finished: {', '.join(waiting)}.",
+                hint="`holdfast events` shows what they are doing; --limit waits longer.",
             )
         if given_up.wait(LOOK_S):
             return
@@ -175,7 +175,7 @@ def unfinished(run: RunFile) -> list[str]:
         for asset in answer.get("finished", []):
             stages[asset] = True
     if not stages:
-        raise HoldfastError(f"no node of {run.pipeline} answers", hint="`holdfast events` tells what happened last.")
+        raise HoldfastError(f"no node of {run.pipeline} answers", hint="`holdfast events` shows what happened last.")
     return sorted(asset for asset, done in stages.items() if not done)
 
 

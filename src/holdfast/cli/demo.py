@@ -1,6 +1,6 @@
 """`holdfast demo`: the whole promise in about five minutes. Four nodes, traffic, kill -9 now and then, and an audit.
 
-Every so often a node is killed; the demo shows how long its output paused, measured by a guest that follows the stream,
+Now and then a node is killed; the demo shows how long its output paused, measured by a guest that follows the stream,
 and at the end recomputes everything with plain Spark in batch and compares row by row.
 """
 

@@ -67,7 +67,7 @@ def plan_file(
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a process died. A JVM that does not even start (jars that cannot be had, say) tells it before Python does."""
+    """Why a process died. A JVM that does not even start (a jar is missing, say) tells it before Python does."""
     lines = done.stderr.strip().splitlines()
     java = [line for line in lines if line.startswith('Exception in thread "main"')]
     return [f"exit code {done.returncode}", *lines[-1:], *java[:1]][-1]

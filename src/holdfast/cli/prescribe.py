@@ -118,21 +118,21 @@ def prescribe_command(
     replicas: Annotated[str | None, typer.Option(help="copies in resilient storage (3)")] = None,
     copies: Annotated[str | None, typer.Option(help="fix the number of running copies")] = None,
     checkpoint_interval: Annotated[str | None, typer.Option(help="fix the checkpoint interval")] = None,
-    rr_max: Annotated[str | None, typer.Option(help="most recovery bandwidth to be found, over the input rate")] = None,
+    rr_max: Annotated[str | None, typer.Option(help="most recovery bandwidth, in multiples of the input rate")] = None,
     durability: Annotated[str | None, typer.Option(help="for on-demand checkpoints (99.999%)")] = None,
-    durability_span: Annotated[str | None, typer.Option(help="over which time (10y)")] = None,
+    durability_span: Annotated[str | None, typer.Option(help="the time that --durability is for (10y)")] = None,
     checkpoint_spread: Annotated[str | None, typer.Option(help="sizes vary by ± this share (0)")] = None,
     churn: Annotated[str | None, typer.Option(help="state rewritten per byte of input (1)")] = None,
     models: Annotated[str, typer.Option(help="published or exact")] = "exact",
     file: Annotated[str | None, typer.Option(help="parameters from a JSON or TOML file")] = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", help="measured: a JSON file, or the directory of a run that is looked at now"),
+        typer.Option("--from", help="measured parameters: a JSON file, or the directory of a running pipeline"),
     ] = None,
     operator: Annotated[
-        str | None, typer.Option(help="with --from RUN: which operator (the one with most state)")
+        str | None, typer.Option(help="with --from RUN: which operator (the one with the most state)")
     ] = None,
-    shards: Annotated[int, typer.Option(help="the query runs as so many shards")] = 1,
+    shards: Annotated[int, typer.Option(help="into how many shards the query is cut")] = 1,
     price_network: Annotated[float, typer.Option(help="per MB/s and month")] = 0.0,
     price_cpu: Annotated[float, typer.Option(help="per copy at input rate and month")] = 0.0,
     price_storage: Annotated[float, typer.Option(help="per GB and month")] = 0.0,

@@ -101,7 +101,7 @@ def start_run(
     try:
         return _start(file, directory, options, settings, tell, told)
     except BaseException:
-        remove(made_in(directory, [file], but_logs=True))  # what did not start is no earlier run; its logs say why
+        remove(made_in(directory, [file], but_logs=True))  # its logs say why it did not start
         raise
 
 
@@ -164,7 +164,7 @@ def _make_directory(file: Path, options: RunOptions) -> Path:
         if not options.fresh:
             raise ConfigError(
                 f"{directory} holds an earlier run",
-                detail="State lives in the nodes' memory: a run that has ended cannot be gone on with.",
+                detail="State is kept in the nodes' memory, so a run that has ended cannot be continued.",
                 hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
             )
         keep += _check_ended(directory)
@@ -246,14 +246,17 @@ def run_command(
     master: Annotated[str, typer.Option(help="Spark's master for the stages, on this machine.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
     standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,
-    restart: Annotated[float, typer.Option(help="Start a dead node again after so many seconds; -1: never.")] = 3.0,
+    restart: Annotated[float, typer.Option(help="Seconds after which a dead node is started again; -1: never.")] = 3.0,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
     sla: Annotated[
-        str | None, typer.Option(help="Uptime wanted (99.99%): measure, prescribe and apply, again when it changes.")
+        str | None,
+        typer.Option(help="Uptime wanted (99.99%): measure, choose settings, apply them; again after changes."),
     ] = None,
-    mtbf: Annotated[str, typer.Option(help="With --sla: how rarely a node fails, until failures are seen.")] = "30d",
+    mtbf: Annotated[
+        str, typer.Option(help="With --sla: mean time between failures of a node, until measured.")
+    ] = "30d",
     explain: Annotated[bool, typer.Option("--explain", help="Only show the plan.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON lines instead of a live table.")] = False,
 ) -> None:
@@ -308,7 +311,7 @@ def _tell_start(started: LocalRun, console: Console, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"event": "started", "run": started.run.dir, "endpoints": started.run.endpoints}))
     else:
-        plain: dict[str, Any] = {"highlight": False, "markup": False}  # brackets in names and plans are no styles
+        plain: dict[str, Any] = {"highlight": False, "markup": False}  # brackets in names and plans are not styles
         console.print((started.run.path / "explain.txt").read_text(), **plain)
         console.print(f"running in {started.run.dir}; holdfast status | events | drain | stop", **plain)
 
@@ -370,7 +373,7 @@ def _watch(
             except HoldfastError:
                 continue
             if guard:
-                with suppress(OSError):  # a full disk, or a diary that is just being begun anew: look again later
+                with suppress(OSError):  # a full disk, or an event log that is just being replaced: look again later
                     guard(status["nodes"])
             if show:
                 show.update(status_view(started.run.pipeline, status))
@@ -379,7 +382,7 @@ def _watch(
             if not show:
                 _tell_failures(failing(status), said, console)
             if started.is_finished():
-                write_event(started.run.path, "finished", "Every stage has finished: all is written.")
+                write_event(started.run.path, "finished", "Every stage has finished, and everything is written.")
                 return True
         return False
     finally:

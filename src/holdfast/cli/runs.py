@@ -90,7 +90,7 @@ class RunFile(msgspec.Struct, kw_only=True):
         raise PeerError(
             f"no node of {self.pipeline!r} answers {action!r}",
             detail="; ".join(failures),
-            hint=f"Is it running? `holdfast events {self.dir}` tells what happened last.",
+            hint=f"Is it running? `holdfast events {self.dir}` shows what happened last.",
         )
 
     def ask_all(self, action: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:

@@ -17,15 +17,15 @@ Event = dict[str, Any]
 
 def read_events(directory: Path) -> list[Event]:
     """All events of a run, oldest first. A last line that is being written is left out."""
-    return Diaries(directory).news()
+    return EventLogs(directory).news()
 
 
-class Diaries:
+class EventLogs:
     """The event logs of a run, read on from where they were read before."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        #: How far each file was read, by device and inode: a diary that has grown long gets another name.
+        #: How far each file was read, by device and inode: an event log that has grown long gets another name.
         self._read: dict[tuple[int, int], int] = {}
 
     def news(self) -> list[Event]:

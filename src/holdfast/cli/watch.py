@@ -16,7 +16,7 @@ from holdfast.model.ids import name_of
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
-from .story import Diaries, sentence
+from .story import EventLogs, sentence
 
 #: How often `--watch` and `--follow` look again.
 LOOK_S = 1.0
@@ -62,7 +62,7 @@ def cluster_status(run: RunFile) -> dict[str, Any]:
         "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
         "coordinator": newest["coordinator"],
         "shards": shards_of(newest["places"], answers),
-        "unprotected": [f"{name} is no member" for name in absent] + unprotected(newest["places"], answers),
+        "unprotected": [f"{name} is not a member" for name in absent] + unprotected(newest["places"], answers),
         "nodes": answers,
         "preparing": preparing,
         "silent": sorted(set(run.endpoints) - set(answers) - set(preparing)),
@@ -211,9 +211,9 @@ def events(
     found = find_run(run)
     if unknown := sorted(set(kind or ()) - KINDS):
         raise ConfigError(f"no event is of kind {unknown[0]!r}", hint=f"Kinds are {', '.join(sorted(KINDS))}.")
-    diaries = Diaries(found.path)
+    logs = EventLogs(found.path)
     while True:
-        for event in diaries.news():
+        for event in logs.news():
             if not kind or event.get("event") in kind:
                 typer.echo(json.dumps(event) if as_json else sentence(event))
         if not follow:

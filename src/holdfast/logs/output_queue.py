@@ -78,7 +78,7 @@ class OutputQueue:
             self.spilled_to = max(self.spilled_to, block.end)
 
     def lease(self, consumer: Consumer, until_ns: int) -> None:
-        """Let a reader that is no sink hold retention from here on for a while."""
+        """Let a guest hold retention from here on until its lease ends."""
         self.leases[consumer] = until_ns
         self.acks.setdefault(consumer, self.trimmed)
 

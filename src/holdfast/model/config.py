@@ -11,43 +11,44 @@ SECOND = 1_000 * MS
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    #: Each node tells its monitor so often that it lives (cooperative-ha §3.5).
+    #: Time between two heartbeats that a node sends to its monitor (cooperative-ha §3.5).
     heartbeat_ns: int = 100 * MS
-    #: Dead after so many heartbeats that did not come.
+    #: A node is taken for dead after this many missing heartbeats.
     misses_max: int = 3
-    #: The coordinator shows itself so often; without it for `election_ns`, members elect another.
+    #: Time between two beats of the coordinator to all members.
     beat_ns: int = 100 * MS
+    #: Members elect a new coordinator after this time without a beat.
     election_ns: int = 1_000 * MS
-    #: What was not answered is sent again after this.
+    #: A message that was not answered is sent again after this time.
     retry_ns: int = 100 * MS
-    #: Which checkpoint method, and its period.
+    #: How state is captured, and the time between two captures of a shard.
     method: str = "delta"
     capture_period_ns: int = 250 * MS
-    #: Elements of input that a copy may hold back before a capture is forced, and before a stage is refused.
+    #: Elements of input that no capture covers: at `soft` a capture is forced, at `hard` the stage is refused.
     retained_soft_max: int = 2_000
     retained_hard_max: int = 20_000
-    #: Elements of one output queue in memory, and on disk after that; then the shard waits.
+    #: Elements of one output queue that are kept in memory, and after that on disk; then the shard waits.
     queue_memory_max: int = 20_000
     queue_spill_max: int = 100_000
-    #: Elements a producer may send ahead of what a consumer has asked for.
+    #: Elements that a producer may send before its consumer asks for more.
     credit_max: int = 4_000
-    #: A reader that is no sink of the pipeline holds retention so long after its last word.
+    #: Rows are kept for a guest (a reader that is not a sink of the pipeline) for this time after its last message.
     lease_ns: int = 5 * SECOND
     #: Keep a warm driver of every stage on a second node, so that it goes on within a second of losing the first.
     standby: bool = False
-    #: Move backups so that no two members differ by more than this many.
+    #: Backups are moved so that the numbers of any two members differ by at most this.
     imbalance_max: int = 3
 
     def __post_init__(self) -> None:
         if self.misses_max < 1 or self.heartbeat_ns < 1:
             raise ConfigError(
-                "the failure detector would never or always fire",
+                "the failure detector would fire never or all the time",
                 detail=f"heartbeat_ns={self.heartbeat_ns}, misses_max={self.misses_max}",
                 hint="Use at least one miss and a positive interval.",
             )
         if self.election_ns <= self.beat_ns * 2:
             raise ConfigError(
-                "elections would start while the coordinator lives",
+                "elections would start while the coordinator is alive",
                 detail=f"election_ns={self.election_ns}, beat_ns={self.beat_ns}",
                 hint="Let election_ns be several times beat_ns.",
             )

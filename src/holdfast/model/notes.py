@@ -24,7 +24,7 @@ from holdfast.model.reasons import BarReason, HandOverReason
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event of a node's diary. `text` names fields of the note; of those that agree in the first two fields, at most
+    """An event in a node's log. `text` names fields of the note; of those that agree in the first two fields, at most
     one is told every `every_s` seconds."""
 
     event: str

@@ -86,7 +86,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     feeds: tuple[tuple[str, int], ...] = ()
     delay_us: int = 0
     idle_ns: int = 1 << 60
-    #: Start a micro-batch so often; 0: as soon as the last one is done (a sink's is in the user's writer).
+    #: Time between two micro-batches; 0: each starts when the last one is done (a sink's is in the user's writer).
     trigger_ms: int = 0
     #: The source makes rows without end (rate-micro-batch): to finish is to stop where it stands.
     endless: bool = False

@@ -57,7 +57,7 @@ TIME = pa.timestamp("us", tz="UTC")
 MERGE_ROWS_MAX = 1 << 20
 #: The same when memory is short and a single window has to be closed.
 FEW_ROWS = 256
-#: One window is no larger than the whole state; these are for what two maps of the same content may differ by.
+#: One window is at most as large as the whole state; these are for what two maps of the same content may differ by.
 SCRATCH_PAGES = 16
 _LOW4 = 0xFFFFFFFF
 
@@ -105,7 +105,7 @@ class WindowAggregate(StatefulOperator):
         self.time = column_of(schema, event_time, name)
         if not pa.types.is_timestamp(self.time.type):
             raise ConfigError(
-                f"{name}: event time {event_time!r} is no timestamp",
+                f"{name}: event time {event_time!r} is not a timestamp",
                 detail=f"It is {self.time.type}.",
                 hint="Cast it to timestamp in the stage.",
             )

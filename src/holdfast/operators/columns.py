@@ -108,7 +108,7 @@ def check_schema(batch: pa.RecordBatch, columns: list[Column], operator: str) ->
     """A batch must have the columns that were promised, with their types."""
     if not isinstance(batch, pa.RecordBatch):
         raise InputError(
-            f"{operator}: the input is no record batch",
+            f"{operator}: the input is not a record batch",
             detail=f"It is a {type(batch).__name__}.",
             hint="Give an operator the batches of a table one by one: table.combine_chunks().to_batches().",
         )

@@ -212,7 +212,7 @@ class _Side:
             )
         self.time = column_of(schema, event_time, operator)
         if not pa.types.is_timestamp(self.time.type):
-            raise ConfigError(f"{operator}: event time {event_time!r} is no timestamp", detail=f"{self.time.type}.")
+            raise ConfigError(f"{operator}: event time {event_time!r} is not a timestamp", detail=f"{self.time.type}.")
         self.keys = [column_of(schema, name, operator) for name in on]
         self.key_kinds = tuple(k for c in self.keys for k in c.kinds)
         self.places: list[int] = []

@@ -48,7 +48,7 @@ def predicate(condition: str, schema: pa.Schema, operator: str) -> Predicate:
             hint="Cast the columns to one type in a map before the join.",
         ) from error
     if verdict.type != pa.bool_():
-        raise ConfigError(f"{operator}: where={condition!r} is no condition", detail=f"It is {verdict.type}.")
+        raise ConfigError(f"{operator}: where={condition!r} is not a condition", detail=f"It is {verdict.type}.")
 
     def check(batch: pa.RecordBatch) -> pa.BooleanArray:
         found = evaluate(batch)

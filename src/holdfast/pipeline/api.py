@@ -110,7 +110,7 @@ class Pipeline:
         late_to: str | None = None,
         batch: Callable[[Session], Frame] | None = None,
     ) -> Stream:
-        """A stream that a Spark program of one's own writes:
+        """A stream that a Spark program of yours writes:
         `df.writeStream.format("holdfast").option("run", DIR).option("stream", name)`.
 
         schema: columns and types of its rows, as Spark's DDL writes them ("ts timestamp, src string"). event_time,
@@ -342,7 +342,7 @@ class Windowed:
         for column in columns:
             if not isinstance(column, str):
                 raise ConfigError(
-                    f"by: {column!r} is no column name",
+                    f"by: {column!r} is not a column name",
                     detail=f"At {caller()}.",
                     hint="Compute it in a map before, and name the new column here.",
                 )
@@ -365,7 +365,7 @@ class Windowed:
         for label, call in aggs.items():
             if not isinstance(call, AggCall):
                 raise ConfigError(
-                    f"{name}: {label}={call!r} is no aggregate",
+                    f"{name}: {label}={call!r} is not an aggregate",
                     hint='Use hf.count(), hf.sum("x"), hf.min, hf.max, hf.avg, hf.stddev, hf.first, hf.last.',
                 )
         if not self.keys and shards not in (None, 1):
@@ -397,7 +397,7 @@ def _not_read(spark: Session) -> Frame:
 
 def _need_stream(other: object, pipeline: Pipeline, what: str) -> None:
     if not isinstance(other, Stream):
-        raise ConfigError(f"{what}: {other!r} is no stream", detail=f"At {caller()}.")
+        raise ConfigError(f"{what}: {other!r} is not a stream", detail=f"At {caller()}.")
     if other.pipeline is not pipeline:
         raise ConfigError(
             f"{what}: the streams are of two pipelines",

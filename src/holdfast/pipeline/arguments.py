@@ -102,7 +102,7 @@ def join_keys(on: object, what: str) -> tuple[tuple[str, str], ...]:
 def interval(within: Duration | tuple[Duration, Duration], name: str) -> tuple[int, int]:
     if isinstance(within, tuple):
         if len(within) != 2:
-            raise ConfigError(f"{name}: within={within!r} is no interval", hint='For example ("0s", "10s").')
+            raise ConfigError(f"{name}: within={within!r} is not an interval", hint='For example ("0s", "10s").')
         after, before = (durations.micros(d, f"{name}: within", negative=True) for d in within)
         if after > before:
             raise ConfigError(f"{name}: within={within!r} is empty", hint="The earlier bound comes first.")

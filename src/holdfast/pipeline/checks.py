@@ -18,8 +18,8 @@ REPLAYABLE = ("files (parquet, json, csv, orc, text, avro)", "rate-micro-batch",
 _NOT_REPLAYABLE = {
     "socket": "what came over a socket is gone",
     "textsocket": "what came over a socket is gone",
-    "rate": "its rows depend on the moment it was started",
-    "memory": "it lives in one process",
+    "rate": "its rows depend on when it was started",
+    "memory": "it exists in one process only",
 }
 _STATEFUL = {
     "Aggregate": "a streaming aggregation",
@@ -181,7 +181,7 @@ def check_writer(writer: Writer, sink: Sink) -> SinkFacts:
     mode = str(_private(inner, "outputMode")).lower()
     if mode in ("complete", "update"):
         raise ConfigError(
-            f"{name}: output mode {mode!r} makes no sense here",
+            f"{name}: output mode {mode!r} cannot be used here",
             detail="A window comes out once, when it is closed.",
             hint="Leave outputMode out, or say append.",
         )

@@ -30,7 +30,7 @@ def micros(duration: Duration, what: str, *, negative: bool = False) -> int:
         value = _parse(duration, what)
     else:
         raise ConfigError(
-            f"{what} is no duration",
+            f"{what} is not a duration",
             detail=f"It is {duration!r}.",
             hint='Write it as text with a unit, such as "10 seconds" or "500ms".',
         )

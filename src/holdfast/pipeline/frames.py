@@ -167,7 +167,7 @@ def _call(function: Callable[[Any], Any], argument: Any, label: str, kind: str) 
         if missing := _NO_SOURCE.match(lines[0] if lines else ""):
             raise ConfigError(
                 f"{label}: the source {missing[1]!r} is not installed",
-                detail="Spark does not bring it along, and no jar that it was given has it.",
+                detail="Spark does not include it, and none of the given jars contains it.",
                 hint="Name its jars in Spark's settings (--conf spark.jars=…, or conf in the cluster's file); "
                 "docs/kafka.md has them for Kafka.",
             ) from error

@@ -36,7 +36,7 @@ def setting(name: str, default: int) -> int:
     try:
         value = int(text) if text else default
     except ValueError as error:
-        raise ConfigError(f"{name}={text!r} is no whole number") from error
+        raise ConfigError(f"{name}={text!r} is not a whole number") from error
     if value < 0:
         raise ConfigError(f"{name}={text!r} is negative")
     return value

@@ -257,7 +257,7 @@ def _check_ends(pipeline: Pipeline) -> None:
     if not pipeline.graph.of(Sink):
         raise ConfigError(
             f"pipeline {pipeline.name!r} has no sink",
-            detail="Nobody would see its results.",
+            detail="Its results would go nowhere.",
             hint='End with .write(lambda df: df.writeStream.format("parquet").option("path", "out/")).',
         )
     used = {id(parent) for node in nodes for parent in parents_of(node)}
@@ -265,9 +265,9 @@ def _check_ends(pipeline: Pipeline) -> None:
         if not isinstance(node, Sink) and id(node) not in used:
             label = f"operator {node.name}" if isinstance(node, Stateful) else getattr(node, "label", "?")
             raise ConfigError(
-                f"{label}: nobody uses its result",
+                f"{label}: its result is not used",
                 detail=f"Made at {node.where}.",
-                hint="End it with .write(...), or take it out.",
+                hint="End it with .write(...), or remove it.",
             )
 
 

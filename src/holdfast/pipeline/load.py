@@ -67,7 +67,7 @@ def _run(file: Path) -> dict[str, object]:
         error.detail = f"{error.detail} ({file.name}:{line})".strip() if line else error.detail
         raise
     except SyntaxError as error:
-        raise ConfigError(f"{file.name} is no Python: {error.msg}", detail=f"Line {error.lineno}.") from error
+        raise ConfigError(f"{file.name} is not valid Python: {error.msg}", detail=f"Line {error.lineno}.") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{file.name} fails with {type(error).__name__}",

@@ -95,7 +95,7 @@ class Planner:
             root = source_frame(source, self.spark)
             if not root.isStreaming:
                 raise ConfigError(
-                    f"{source.label}: the source is no stream",
+                    f"{source.label}: the source is not a stream",
                     hint="Use spark.readStream; tables to look things up in belong into a map.",
                 )
             checks.check_plan(root, source.label)
@@ -114,7 +114,7 @@ class Planner:
                 checks.check_plan(frame, branch.steps[-1].label)
         if not frame.isStreaming:
             raise ConfigError(
-                f"{stage.branches[0].steps[-1].label}: the function drops the stream",
+                f"{stage.branches[0].steps[-1].label}: the function returns something that is not the stream",
                 detail="Its result is no longer a streaming DataFrame.",
                 hint="Transform the DataFrame that is given to it.",
             )
@@ -283,7 +283,7 @@ def _check_event_time(operator: OperatorLayout, frame: Frame, branch: Branch) ->
         )
     if types[name] != "timestamp":
         raise ConfigError(
-            f"{operator.name}: event time {name!r} is no timestamp",
+            f"{operator.name}: event time {name!r} is not a timestamp",
             detail=f"It is {types[name]}.",
             hint=f"Cast it in a map: df.withColumn({name!r}, ...cast('timestamp')).",
         )

@@ -1,4 +1,4 @@
-"""What a plan reserves beside the network: CPU, storage, memory; and what that costs at one's own prices.
+"""What a plan reserves beside the network: CPU, storage, memory; and what that costs at your prices.
 
 The paper models the network and leaves the other resources to its technical report (§2.4, §3.1). We count them from
 the same mechanisms: CPU like the compute nodes' share of the bandwidth (what may run at RR_F must be able to compute

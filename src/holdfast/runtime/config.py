@@ -25,73 +25,79 @@ _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 
 
 class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    # --- who and where
-    #: Name of this node, for ever: its disk, its votes and its lives belong to it.
+    # --- Who and where
+    #: Name of this node. It never changes: the node's disk, votes and lives belong to this name.
     name: str
-    #: Directory of the pipeline: plan.json, checkpoints/, nodes/<name>/ …
+    #: Directory of the pipeline: plan.json, checkpoints/, nodes/NAME/ …
     dir: str
-    #: Every node of the cluster, this one too, and where it listens: {n0 = "grpc://127.0.0.1:7100", …}.
+    #: Every node of the cluster with its address, this node included: {n0 = "grpc://127.0.0.1:7100", …}.
     endpoints: dict[str, str]
-    #: Interface to listen on, if another than in `endpoints` (0.0.0.0 behind an address translation, say).
+    #: Interface to listen on, if it differs from the one in `endpoints` (0.0.0.0 behind address translation).
     listen: str = ""
 
-    # --- who may talk to it
-    #: File with the cluster's secret, readable by its owner alone. Default: <dir>/secret.
+    # --- Who may talk to it
+    #: File with the cluster's secret. Only its owner may be able to read it. Default: DIR/secret.
     secret_file: str = ""
-    #: PEM files; needed as soon as a node listens beyond this machine.
+    #: PEM files. Needed by every node that other machines can reach.
     tls: TlsFiles | None = None
-    #: Listen beyond this machine without TLS: only on a network that is trusted as a whole.
+    #: Allow other machines to connect without TLS. Only for a network that is trusted as a whole.
     insecure: bool = False
 
-    # --- finding failures
-    #: Each node shows its monitor so often that it lives, and is dead after so many that did not come. A process that
-    #: was killed is missed at once; this is for machines that freeze or are cut off, and few would flap on a busy one.
+    # --- Finding failures
+    #: Time between two heartbeats that a node sends to its monitor. A killed process is noticed at once, without
+    #: heartbeats; they are for machines that freeze or are cut off.
     heartbeat: str = "100 ms"
+    #: A node is taken for dead after this many missing heartbeats. With fewer, a busy machine looks dead too easily.
     misses: int = 5
-    #: Without a coordinator for so long, members elect another.
+    #: Members elect a new coordinator after this time without one.
     election: str = "1 s"
-    #: What was not answered is sent again after this.
+    #: A message that was not answered is sent again after this time.
     retry: str = "200 ms"
-    #: At the very first start, wait so long for all others to be there before anybody may be missed.
+    #: At the first start of a cluster, wait up to this long for all nodes before any of them counts as missing.
     start_wait: str = "30 s"
-    #: A node whose loop is busy with one long step speaks for itself no longer than this; then it counts as hung.
+    #: While one long step keeps a node busy, its heartbeats go on for at most this time. Then it counts as hung.
     busy_limit: str = "5 s"
-    #: A stage's process that is stopped, or said it would speak and does not, is dead after this.
+    #: A stage's process that is frozen, or that stops sending its reports, is killed after this time.
     child_silence: str = "5 s"
     #: Keep a warm Spark driver of every stage on a second node.
     standby: bool = False
-    #: Start a standby's JVM only so long after it is wanted: whatever takes over from a dead node goes first.
+    #: Wait this long before starting a standby's JVM, so that it does not slow down what takes over from a dead node.
     standby_delay: str = "8 s"
 
-    # --- state and queues
-    #: "delta" (what changed) or "whole", and how often.
+    # --- State and queues
+    #: How state is captured: "delta" (what has changed) or "whole".
     method: str = "delta"
+    #: Time between two captures of a shard.
     capture_period: str = "250 ms"
-    #: Memory for the state of one shard, and the size of its pages.
+    #: Memory for the state of one shard.
     state_limit: str = "1 GB"
+    #: Size of the pages that state is kept in.
     page: str = "64 KB"
-    #: Rows of input since the last capture that force one; and that a shard may hold back before its stage must wait.
+    #: A capture is taken as soon as a shard has this many rows of input that no capture covers.
     retained_soft: int = 200_000
+    #: At this many rows of input that no capture covers, the shard's stage has to wait.
     retained_hard: int = 5_000_000
-    #: Rows of one output queue in memory, then on disk; then the shard waits.
+    #: Rows of one output queue that are kept in memory; more go to disk.
     queue_memory: int = 1_000_000
+    #: Rows of one output queue that are kept on disk; then the shard waits.
     queue_spill: int = 50_000_000
-    #: Rows that a producer sends ahead of what a consumer has asked for.
+    #: Rows that a producer may send before its consumer asks for more.
     credit: int = 500_000
-    #: A reader that is no sink of the pipeline may be silent so long before its rows are given up.
+    #: A guest (a reader that is not a sink of the pipeline) may be silent for this time before its rows are given up.
     lease: str = "60 s"
-    #: Backups are moved so that no two nodes differ by more than this many.
+    #: Backups are moved so that the numbers of any two nodes differ by at most this.
     imbalance: int = 3
 
-    # --- stages
-    #: How a stage's process is started.
+    # --- Stages
+    #: Command that starts a stage's process.
     child_command: list[str] = []
-    #: Spark's master and settings for stages that run on this node.
+    #: Spark's master for the stages that run on this node.
     master: str = "local[*]"
+    #: Spark's settings for the stages that run on this node.
     conf: dict[str, str] = {}
 
-    # --- watching it
-    #: Port of /metrics, on loopback. 0: any free one (it is in the first event); -1: none.
+    # --- Watching it
+    #: Port of /metrics, on loopback. 0: any free port (it is in the first event); -1: none.
     metrics_port: int = 0
 
     def core(self) -> Config:
@@ -162,7 +168,7 @@ def load_config(path: Path, **overrides: Any) -> NodeConfig:
 
 
 def load_cluster(path: Path) -> NodeConfig:
-    """The same for somebody who is no node: a file that all nodes share names none of them."""
+    """The same for a process that is not a node: a file that all nodes share names none of them."""
     found = _read(path)
     endpoints = found.get("endpoints")
     first = next(iter(endpoints), "") if isinstance(endpoints, dict) else ""
@@ -175,7 +181,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError("cannot read the node's config", detail=str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("the node's config is no TOML", detail=f"{path}: {error}") from error
+        raise ConfigError("the node's config is not valid TOML", detail=f"{path}: {error}") from error
 
 
 def make_config(found: dict[str, Any], where: str = "the command line") -> NodeConfig:

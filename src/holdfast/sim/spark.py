@@ -22,7 +22,7 @@ from holdfast.sim.world import World
 
 
 class RowSource:
-    """A replayable source: row i appears at its time and can be read again for ever."""
+    """A replayable source: row i appears at its time and can be read again at any time."""
 
     def __init__(self, rows: list[tuple[int, Row]]) -> None:
         self.rows = rows

@@ -75,12 +75,12 @@ def make() -> tuple[bool, str]:
         if not mine:
             return False, "Another process is making it."
         if file.exists():
-            return True, f"{file} is there already."
+            return True, f"{file} already exists."
         began = time.monotonic()
         written = file.with_suffix(f".{os.getpid()}")
         try:
             _train(written)
-            why = "" if written.exists() else "this Java writes none"
+            why = "" if written.exists() else "this Java cannot write one"
         except Exception as error:
             why = repr(error)
         if why:

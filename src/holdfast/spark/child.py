@@ -38,7 +38,7 @@ SESSION_S_MAX = 180.0
 STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
 
 
-#: What a person reads about an event, in the node's diary.
+#: What a person reads about an event, in the node's event log.
 _TEXTS = {
     "ready": "A standby of {stage} is warm after {seconds} s.",
     "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
@@ -170,7 +170,7 @@ class StageProcess:
             time.sleep(LOOK_S)
 
     def _pulse(self) -> None:
-        """On a thread of its own: starting, finishing and stopping may take long, which is no reason to be killed."""
+        """On a thread of its own: starting, finishing and stopping may take long, and is not to be killed for it."""
         try:
             while self.ask_jvm is not None or time.monotonic() - self.began < SESSION_S_MAX:
                 if self.ask_jvm is not None:

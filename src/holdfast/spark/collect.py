@@ -6,8 +6,8 @@ One pass over the batch, whatever the number of operators that the stage feeds. 
             batch, so Spark compiles it once. The best for small batches, and where groups are many.
     spark   group in Spark and collect the groups, if the stage feeds one aggregate: for batches too large to be
             collected whole, and for large ones of few groups where it was measured to be faster (`Faster`;
-            docs/spark/costs.md). The watermark is no literal in the plan (a new literal is new code to compile, 65 ms
-            a batch): groups come with their least event time, and only a batch that has late rows is asked again.
+            docs/spark/costs.md). The watermark is not a literal in the plan (a new literal is code to compile, 65 ms a
+            batch): groups come with their least event time, and only a batch that has late rows is asked again.
 
 Grouping is adaptive: where it hardly makes a batch smaller, rows go as they are, and it is tried again now and then.
 Rows without an event time are in no window, as in Spark: they are counted and left out.
@@ -41,7 +41,7 @@ SHARE_MAX = 0.7
 SKIP_MIN, SKIP_MAX = 8, 256
 #: Below this a batch is not worth grouping.
 GROUP_ROWS_MIN = 200
-#: Grouping in Spark is tried from so many rows a batch on, if at most this share of them is left.
+#: Grouping in Spark is tried from this many rows a batch on, if at most this share of them is left.
 SPARK_TRY_ROWS, SPARK_TRY_SHARE = 100_000, 0.1
 #: The first so many batches of a driver's life are collected: what it compiles for the other way may take seconds, and
 #: its JVM has enough to compile then.
@@ -168,7 +168,7 @@ class Collector:
         names = [n for outlet in self.outlets for n in (outlet.input.event_time, *outlet.schema.names)]
         self.columns = list(dict.fromkeys(names))
         self.schema = {f.name: f.type for outlet in self.outlets for f in outlet.schema}
-        #: Group in Spark from so many rows on, whatever it takes.
+        #: Group in Spark from this many rows on, whatever it costs.
         self.spark_rows_min = spark_rows_min
         only = self.outlets[0] if len(self.outlets) == 1 else None
         aggregate = only.aggregate if only is not None else None

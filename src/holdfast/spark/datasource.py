@@ -69,13 +69,13 @@ from holdfast.spark.fetch import Gone, Order, Piece, fetch
 from holdfast.spark.hand_over import ask_config, ask_record
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
-#: One task reads so many rows at least: starting a task costs more than reading a few rows.
+#: One task reads at least this many rows: starting a task costs more than reading a few rows.
 TASK_ROWS_MIN = 50_000
 #: `latestOffset` waits so long for something new: Spark would only ask again.
 POLL_S = 0.1
 #: Without rows, a batch is planned after so long, so that positions can be acknowledged.
 EMPTY_S = 2.0
-#: A fail-over is waited out; a reader that has heard nothing for so long says so.
+#: A fail-over is waited out; a reader that has heard nothing for this time says so.
 HOLD_S_MAX = 60.0
 
 #: In a guest's offsets: the run. No edge is called so.
@@ -252,7 +252,7 @@ def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, 
             lost = any(record.places[e.rpartition(".")[0]].primary is None for e in missing)
             if lost or time.monotonic() > until:
                 raise HoldfastError(
-                    f'format("holdfast"): nobody holds {", ".join(missing)} now',
+                    f'format("holdfast"): no node holds {", ".join(missing)} now',
                     detail="Every node that held them is gone." if lost else trouble,
                     hint="See `holdfast status`; if a fail-over is under way, try again.",
                 )
@@ -457,7 +457,7 @@ class Follower:
             if time.monotonic() > until:
                 behind = {e: at for e, (at, _) in self.latest(start, 1 << 62)[0].items() if at < end[e][0]}
                 raise HoldfastError(
-                    'format("holdfast"): the stream does not come as far as it was',
+                    'format("holdfast"): the stream has not reached the position it had before',
                     detail=f"{json.dumps(behind)} of {json.dumps({e: end[e][0] for e in behind})}.",
                     hint="`holdfast status` says which nodes are up.",
                 )
@@ -494,10 +494,10 @@ class Follower:
                 hint='Give each its own name: .option("consumer", ...), or none.',
             )
         if barred:
-            raise _of_another_run(f"{json.dumps({e: start[e][0] for e in barred})} are no positions of this one.")
+            raise _of_another_run(f"{json.dumps({e: start[e][0] for e in barred})} are not positions of this one.")
         if lost:
             raise Gone(
-                "rows of this stream are gone before they were read",
+                "rows of this stream were given up before they were read",
                 detail=f"{json.dumps(lost)}: the edges start there now. The reader's lease had lapsed.",
                 hint="Start with a new checkpoint to go on from what is retained; read more often, or raise `lease`.",
             )
@@ -532,8 +532,8 @@ def _of_another_run(detail: str) -> HoldfastError:
     return HoldfastError(
         'format("holdfast"): these offsets are of another run of the pipeline',
         detail=detail,
-        hint="Every run counts anew. Remove the query's checkpoint (checkpointLocation), or give it a new one, to read "
-        "this run from what is retained.",
+        hint="Positions start at 0 in every run. Remove the query's checkpoint (checkpointLocation), or use a new "
+        "one, to read this run from what is retained.",
     )
 
 

@@ -29,7 +29,7 @@ from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
 
-#: Every so often a wait says what it waits for.
+#: How often a wait says what it waits for.
 SAY_S = 5.0
 RECORD_S_MAX = 60.0
 
@@ -60,7 +60,7 @@ def ask_record(peer: Peer, say: Say, limit_s: float = RECORD_S_MAX) -> Record:
                 record = msgspec.msgpack.decode(answer, type=Record)
                 if record.version:
                     return record
-                trouble = f"{name} knows no record yet"
+                trouble = f"{name} does not know the record yet"
             except (HoldfastError, msgspec.MsgspecError) as error:
                 trouble = str(error)
         if time.monotonic() - said > SAY_S:
@@ -114,7 +114,7 @@ class StageHandOver:
             self._loop.received(source, message)
 
     def _troubled(self, what: str, peer: str, text: str) -> None:
-        """A batch too large to be sent, say: it would be tried for ever, and nobody would know why."""
+        """A batch that is too large to be sent, say: it would be tried again and again, and nobody would know why."""
         self.say("waiting", what=f"{peer}: {what}", detail=text)
 
     @property

@@ -40,7 +40,7 @@ from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import Fenced, StageHandOver, Stopped
 from holdfast.spark.late import LateRows
 
-#: A driver that was fenced in the middle opens again so often.
+#: How many times a driver that was fenced in the middle opens again.
 TRIES = 5
 _DRAWN_BITS = 32
 _NO_GROUPS_IN_SPARK = 1 << 62

@@ -26,7 +26,7 @@ from holdfast.spark.stage import FeedingStage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Group in Spark from so many rows a batch on: where the driver is the cluster, collecting them costs less for longer.
+#: Group in Spark from this many rows a batch on: where the driver is the cluster, collecting costs less for longer.
 SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
 #: A JVM is warm after a few batches, not after one: its classes are loaded and what runs often is compiled.
 WARM_BATCHES = 8

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-#: About so many rows a micro-batch at most. After a long pause of a sink all that has gathered would be one batch: too
+#: At most about this many rows a micro-batch. After a long pause of a sink all that waits would be one batch: too
 #: large for its workers, and planned anew each time.
 ROWS_MAX = 2_000_000
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: A source that never runs dry: so long is read on after `finish`, then the stage ends where it stands. Long, because
 #: what a finite backlog still has when it ends would never be read.
 FINISH_S_MAX = 3600.0
-#: A look that comes so long after the one before says nothing about the time between: this process or its JVM hung.
+#: A look that comes this long after the one before says nothing about the time between: the process or its JVM hung.
 LOOK_S_MAX = 1.0
 
 

@@ -1,4 +1,4 @@
-"""`format("holdfast")`, written to: rows of a Spark program of one's own go to a port of a pipeline.
+"""`format("holdfast")`, written to: rows of a user's Spark program go to a port of a pipeline.
 
     df.writeStream.format("holdfast").option("run", DIR).option("stream", "packets")
       .option("checkpointLocation", …).start()

@@ -86,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
     sets: list[SetManifest]
     #: Whatever the operator adds: its schema, positions, counters.
     meta: bytes = b""
-    #: Of the pool: every incarnation counts its snapshots from 1, so `seq` alone does not say whose they are.
+    #: Of the pool: every life of a pool counts its snapshots from 1, so `seq` alone does not say whose they are.
     origin: int = 0
 
 

@@ -3,7 +3,7 @@
 sguard §4.3 uses a doubly linked list of pages. Here a page says in its header at which *position* it stands instead of
 who its neighbours are, and a ring beside the pages maps positions to pages. Opening or releasing a page at one end then
 writes no other page, row i is found by one division instead of a walk, and a restore needs nothing but the headers, in
-any order. Positions only count (a queue that pops for ever just counts up); page *numbers* are used again, so neither
+any order. Positions only count (a queue that pops endlessly just counts up); page *numbers* are used again, so neither
 runs out.
 
 Rows are added and taken away at the ends only, so every page but the first and the last is full. Where the first page

@@ -270,7 +270,7 @@ class Snapshot:
             raise StateError(
                 "the snapshot was closed while it was being read",
                 detail=f"Snapshot {self.seq}, after {self.read} of {len(self)} pages.",
-                hint="What was read so far is no checkpoint: throw it away.",
+                hint="What was read so far is not a checkpoint: throw it away.",
             )
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class Snapshot:
 class PagePool:
     """Memory for one shard's state: `limit_bytes` of address space, backed as it is used.
 
-    `origin` names this incarnation of the shard (its epoch): incremental checkpoints of two incarnations never mix.
+    `origin` names the epoch of the shard: incremental checkpoints of two epochs never mix.
     """
 
     def __init__(self, *, page_bytes: int = 65536, limit_bytes: int = 1 << 30, origin: int = 0) -> None:
@@ -442,7 +442,7 @@ class PagePool:
     # -- figures ------------------------------------------------------------------------------------------------
 
     def ensure_room(self, pages: int) -> None:
-        """Make sure that so many pages can be allocated, for something that must not stop half-way."""
+        """Make sure that this many pages can be allocated, for something that must not stop half-way."""
         if self.headroom() < pages:
             self.make_room()
             if self.headroom() < pages:

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
-from holdfast.cli.story import Diaries, write_event
+from holdfast.cli.story import EventLogs, write_event
 from holdfast.model.notes import all_notes
 from holdfast.runtime.node.events import KINDS
 
@@ -32,7 +32,7 @@ def line(number: int, time: int) -> str:
     return json.dumps({"number": number, "time": f"2026-01-01T00:00:{time:02}.000+00:00", "event": "told"}) + "\n"
 
 
-def told(diaries: Diaries) -> list[int]:
+def told(diaries: EventLogs) -> list[int]:
     return [event["number"] for event in diaries.news()]
 
 
@@ -41,7 +41,7 @@ def test_an_event_is_told_once_even_if_another_node_wrote_an_older_one_meanwhile
     for path in (n0, n1):
         path.parent.mkdir(parents=True)
     n0.write_text(line(1, 10) + line(2, 30))
-    diaries = Diaries(tmp_path)
+    diaries = EventLogs(tmp_path)
     assert told(diaries) == [1, 2]
     n1.write_text(line(3, 20))  # between the two that were told
     assert told(diaries) == [3]
@@ -55,14 +55,14 @@ def test_an_event_is_told_once_even_if_another_node_wrote_an_older_one_meanwhile
     write_event(tmp_path, "kill", "of the run", number=5)
     assert told(diaries) == [5]
     assert told(diaries) == []
-    assert told(Diaries(tmp_path)) == [1, 3, 2, 4, 5]
+    assert told(EventLogs(tmp_path)) == [1, 3, 2, 4, 5]
 
 
 def test_a_diary_that_gets_another_name_is_neither_told_again_nor_forgotten(tmp_path):
     path = tmp_path / "nodes" / "n0" / "events.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text(line(1, 1))
-    diaries = Diaries(tmp_path)
+    diaries = EventLogs(tmp_path)
     assert told(diaries) == [1]
     for number in range(2, 12, 2):  # so often that inodes are used again
         with path.open("a") as file:

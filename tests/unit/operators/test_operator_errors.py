@@ -65,7 +65,7 @@ def test_event_time_must_be_a_timestamp():
     with pytest.raises(ConfigError) as caught:
         aggregate(event_time="v")
     assert said(caught) == (
-        "talkers: event time 'v' is no timestamp",
+        "talkers: event time 'v' is not a timestamp",
         "It is int64.",
         "Cast it to timestamp in the stage.",
     )
@@ -328,7 +328,7 @@ def test_a_join_checks_how_keys_names_and_times():
     with pytest.raises(ConfigError) as caught:
         pairing(right=pa.schema([("a", TIME), ("y", pa.int64())]), times=("a", "a"))
     assert said(caught) == ("pairs: both sides have a column named 'a'", "", "Rename it in a stage before the join.")
-    with pytest.raises(ConfigError, match="event time 'x' is no timestamp"):
+    with pytest.raises(ConfigError, match="event time 'x' is not a timestamp"):
         pairing(times=("x", "b"))
     with pytest.raises(ConfigError, match="no column named 'z'"):
         pairing(on=(("z", "y"),))

@@ -60,7 +60,7 @@ def test_a_condition_means_what_it_means_in_sql(condition, expected):
         ("(a < b", "cannot be understood"),
         ("a ; b", "cannot be understood"),
         ("abs(a) < b", "names no column 'abs'"),
-        ("a + b", "is no condition"),
+        ("a + b", "is not a condition"),
         ("a < s", "cannot be computed"),
         ("s is", "cannot be understood"),
     ],

@@ -374,7 +374,7 @@ def test_chunked_and_dictionary_encoded_input_is_refused_by_name(make):
     if make == "table":
         with pytest.raises(InputError) as caught:
             op.process(pa.Table.from_batches([given]))
-        assert caught.value.what == "w: the input is no record batch"
+        assert caught.value.what == "w: the input is not a record batch"
         assert "to_batches()" in caught.value.hint
     else:
         encoded = given.set_column(1, "k", given.column("k").dictionary_encode())

@@ -248,13 +248,13 @@ def test_aggregates_are_checked():
     stream = source(hf.Pipeline("p"))
     with refused("talkers: no aggregate is given"):
         stream.window("1 s").by("k").agg(name="talkers")
-    with refused("talkers: n='count' is no aggregate"):
+    with refused("talkers: n='count' is not an aggregate"):
         stream.window("1 s").by("k").agg(n="count", name="talkers")
     with refused("talkers: shards must be 1 to 1024"):
         counts(stream, name="talkers", shards=0)
     with refused("all: shards=4 without a key"):
         stream.window("1 s").agg(n=hf.count(), shards=4)
-    with refused("is no column name"):
+    with refused("is not a column name"):
         stream.window("1 s").by(lambda df: df)
 
 
@@ -283,7 +283,7 @@ def test_every_result_is_written():
     talkers = counts(stream, name="talkers")
     write(talkers)
     counts(stream, name="loose")
-    with refused("operator loose: nobody uses its result"):
+    with refused("operator loose: its result is not used"):
         lay_out(p)
 
 
@@ -292,7 +292,7 @@ def test_a_loose_step_is_named_by_its_line():
     stream = source(p)
     write(counts(stream))
     stream.map(lambda df: df)
-    with refused(r"map \(test_pipeline_layout.py:\d+\): nobody uses its result"):
+    with refused(r"map \(test_pipeline_layout.py:\d+\): its result is not used"):
         lay_out(p)
 
 

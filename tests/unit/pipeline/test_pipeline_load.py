@@ -38,7 +38,7 @@ def test_a_file_can_import_what_lies_beside_it_and_leaves_no_module_behind(tmp_p
     [
         ("x = 1\n", "netmon.py makes no pipeline", ""),
         ("import holdfast as hf\na = hf.Pipeline('a')\nb = hf.Pipeline('b')\n", "makes 2 pipelines", "'a', 'b'"),
-        ("def f(:\n", "netmon.py is no Python", "Line 1"),
+        ("def f(:\n", "netmon.py is not valid Python", "Line 1"),
         ("\n\nx = 1 / 0\n", "netmon.py fails with ZeroDivisionError", "line 3"),
         ("import sys\nsys.exit(2)\n", "netmon.py fails with SystemExit", "line 2"),
         ("import holdfast as hf\nhf.Pipeline('Big')\n", "pipeline name 'Big' cannot be used", "netmon.py:2"),

@@ -6,7 +6,7 @@ how it is computed here (substitute and integrate by parts; `tests/unit/prescrib
 integrals). `others` lets the figures be drawn with k = N_F - 1, which is what figure 20 was drawn with.
 
 Exact. What the printed model leaves out, and this one does not:
-- the checkpointer's failures are no outages by themselves: the query is down when all N_F - 1 output copies are;
+- the checkpointer's failures are not outages by themselves: the query is down when all N_F - 1 output copies are;
 - it has a reservation of its own, Q, not RR_F, so a checkpoint is complete S_T/Q after its point of the input, not
   U·S_T; Q covers the largest checkpoint (1 + S_T·(1+spread)/C_T), since with the average it would fall behind for
   good after any large one; Q is also the least RR_F the checkpointer's node must offer;

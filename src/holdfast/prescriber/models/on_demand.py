@@ -3,7 +3,7 @@
 Published. When a node fails, another one stops, so k = N_F - 2 are left; both are level again after
 U·S_T·(1 + a) = S_T·a, and a failure costs ∫ G over that time. Nothing is in storage: the state is lost when the
 other N_F - 1 nodes all fail while the checkpoint moves (U·S_T), which the durability SLA bounds over its span. The
-reservation is the greater of the two (§7.5), and every copy keeps it for ever, since any may become a donor (§5).
+reservation is the greater of the two (§7.5), and every copy keeps it permanently, since any may become a donor (§5).
 
 Exact. The mechanism in full: recovery goes in rounds, one at a time. A round takes one donor that is level and every
 copy that has failed by then; the donor stops and sends its state, each receiver passes it on, so that every NIC
@@ -51,7 +51,7 @@ def on_demand_downtime(params: Params, plan: StrategyPlan) -> float:
 
 
 def on_demand_cost(params: Params, plan: StrategyPlan) -> float:
-    """RR_F at each copy for ever; recovery flows fit into it."""
+    """RR_F at each copy, permanently; recovery flows fit into it."""
     return (params.storage_copies + 1.0 + plan.copies + plan.copies * plan.rr) / base_cost(params)
 
 

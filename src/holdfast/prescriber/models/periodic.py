@@ -2,7 +2,7 @@
 
 The paper prints no formulas for one node. Published is what its text says by the method of §4: a failure costs the
 restore and the catching up of §4.1, U·S_T + (2·U·S_T + C_T/2)·a, and each of the F_T/C_T checkpoints stops the node
-for U·S_T and then makes it catch up. The reservation stays at RR_F for ever (§5, figure 12), so the compute node
+for U·S_T and then makes it catch up. The reservation stays at RR_F (§5, figure 12), so the compute node
 costs RR_F; the other ends are the storage nodes that take K_F copies of each checkpoint, and the recovery flow
 counted at both ends as C_2 is everywhere in the paper.
 
@@ -45,7 +45,7 @@ def periodic_downtime(params: Params, plan: StrategyPlan) -> float:
 
 
 def periodic_cost(params: Params, plan: StrategyPlan) -> float:
-    """RR_F at the compute node for ever, K_F checkpoint copies at storage, recovery at both ends."""
+    """RR_F at the compute node permanently, K_F checkpoint copies at storage, recovery at both ends."""
     size = transfer_of(params)
     live = params.storage_copies + 2.0 + plan.rr
     writes = params.storage_copies * size / plan.interval

@@ -13,7 +13,7 @@ D is r when the image was ready, and the whole window W, read from the journal, 
 
 Hybrid: either node's failure makes the pair build a new image, U·S long; after a fall-back both read the window, W·U
 long. A primary that fails before that is over falls back. Which kind the last failure was is a chain of two states.
-Both nodes reserve RR_F for ever, as either may have to take over or to feed the other.
+Both nodes reserve RR_F permanently, as either may have to take over or to feed the other.
 
 Cooperative: N nodes with a pipeline each; the units of a pipeline have their images on the N - 1 others, which recover
 them together, each with what it reserves beyond its own input: RR_F - 1, so N - 1 times that in all. While units are
@@ -83,7 +83,7 @@ def hybrid_downtime_exact(params: Params, plan: StrategyPlan) -> float:
 
 
 def hybrid_cost(params: Params, plan: StrategyPlan) -> float:
-    """Input to storage and to both nodes; RR_F at both nodes for ever."""
+    """Input to storage and to both nodes; RR_F at both nodes permanently."""
     return (params.storage_copies + 3.0 + 2.0 * plan.rr) / base_cost(params)
 
 

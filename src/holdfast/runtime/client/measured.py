@@ -67,7 +67,7 @@ def take_samples(answers: Iterable[dict[str, Any]], now: float) -> dict[str, Sam
 
 
 def window_s(operator: OperatorPlan) -> float | None:
-    """How much input its state remembers; None if that is no time (windows of rows)."""
+    """How much input its state remembers; None if that is not a time (windows of rows)."""
     settings = operator.settings
     if operator.kind == "aggregate":
         return settings["size_us"] / 1e6

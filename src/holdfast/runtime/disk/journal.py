@@ -117,7 +117,7 @@ class Journal:
             detail=f"{self.path}: what was written at byte {at} cannot be read, and more was written at byte {later}: "
             "so it had been safe on this disk. Votes, lives or commits are lost with it, and whoever acts without them "
             "could undo what was decided. The file was left as it is.",
-            hint="The other nodes go on without it. Look after the disk, and start a node with a new name and an empty "
+            hint="The other nodes go on without it. Check the disk, and start a node with a new name and an empty "
             "directory in its place.",
         )
 

@@ -346,7 +346,7 @@ class Peer:
         return self.caller.call(name, action, body, timeout)
 
     def call_raw(self, name: Name, action: str, body: bytes = b"", timeout: float = 5.0) -> bytes:
-        """The same for answers that are no JSON (the record is msgpack)."""
+        """The same for answers that are not JSON (the record is msgpack)."""
         return self.caller.call_raw(name, action, body, timeout)
 
     def close(self) -> None:

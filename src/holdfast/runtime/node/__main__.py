@@ -31,7 +31,7 @@ def _arguments(argv: list[str] | None) -> tuple[NodeConfig, bool]:
     parser = argparse.ArgumentParser(prog="holdfast node", description="Run one node of a cluster.")
     parser.add_argument("--config", type=Path, help="TOML file with the node's settings")
     parser.add_argument("--dir", help="directory of the pipeline")
-    parser.add_argument("--name", help="name of this node, for ever")
+    parser.add_argument("--name", help="name of this node; it never changes")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="every node, this one too")
     parser.add_argument("--secret-file", help="file with the cluster's secret")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     except HoldfastError as error:
         print(one_line(error), file=sys.stderr)
         code = exit_code(error)
-    sys.stderr.flush()  # stdout is the diary's, which has flushed it: whoever reads it may be stuck
+    sys.stderr.flush()  # stdout belongs to the event log, which has flushed it: its reader may be stuck
     os._exit(code)  # gRPC's threads would be waited for
 
 

@@ -4,7 +4,7 @@ ping      who is there                       drain {name}       move everything 
 status    what it runs and holds             finish             stages read to the end, close all windows, and end
 record    the placement record               stop               end this node ({"all": true}: every one)
 plan      the pipeline                       submit {plan, …}   run a pipeline
-events    {since}: the diary from there on   config             the core's settings, for drivers and readers
+events    {since}: the events after that   config             the core's settings, for drivers and readers
 tune      {operator, capture_period_ms}: how often its shards are captured
 leave     {consumer, edges}: a reader lets go of its lease
 """
@@ -93,7 +93,7 @@ class Actions:
         return msgspec.json.encode(self.process.plan)
 
     def events(self, body: dict) -> dict:
-        """The diary after number `since`."""
+        """The events after number `since`."""
         log = self.process.events
         return {"last": log.last, "events": log.since(int(body.get("since", 0)))}
 
@@ -127,7 +127,7 @@ class Actions:
         return {"told": [self.process.name, *self._forward("finish", body)]}
 
     def tune(self, body: dict) -> dict:
-        """Capture an operator's shards so often from now on, on every node."""
+        """From now on capture an operator's shards with this period, on every node."""
         operator, period_ms = str(body["operator"]), float(body["capture_period_ms"])
         plan = self.process.plan
         if plan is None or operator not in [o.name for o in plan.operators]:
@@ -204,7 +204,7 @@ class Actions:
         edge, start, end = str(ticket["edge"]), int(ticket["start"]), int(ticket["end"])
         until = time.monotonic() + float(ticket.get("wait_s", 0))
         if process.plan is None or edge not in process.plan.topology.consumers:
-            raise InputError(f"not here: {process.name} knows no edge {edge!r}")
+            raise InputError(f"not here: {process.name} does not know edge {edge!r}")
         if ticket.get("query") and ticket["query"] != process.plan.query:
             raise PeerError(f"foreign: {process.name} runs {process.plan.query}", detail=f"Not {ticket['query']}.")
         shard = process.plan.topology.producer[edge]
@@ -216,7 +216,7 @@ class Actions:
                 return schema, batches
             if time.monotonic() >= until:
                 raise PeerError(
-                    "not yet: the rows have not been made", detail=f"{edge} [{start}, {end})", hint="Ask again."
+                    "not yet: the rows do not exist yet", detail=f"{edge} [{start}, {end})", hint="Ask again."
                 )
             time.sleep(LOOK_S)
 

@@ -1,7 +1,7 @@
-"""A node's diary: one JSON line per event, with the wall time and a sentence that a person can read.
+"""A node's event log: one JSON line per event, with the wall time and a sentence that a person can read.
 
 What happens often (captures, damaged messages, refusals) is counted and told at most once a second, so that the
-diary stays readable and small. The last events are kept in memory too, for whoever asks the node itself (its `events`
+log stays readable and small. The last events are kept in memory too, for whoever asks the node itself (its `events`
 action); `holdfast events` reads the files.
 
 Whoever tells an event waits for nobody: threads of their own write to the disk and to stdout. A disk that hangs for
@@ -64,7 +64,7 @@ class Lines:
         self._waiting: deque[str] = deque()
         self._writing = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, name="diary", daemon=True).start()
+        threading.Thread(target=self._run, name="events", daemon=True).start()
 
     def put(self, line: str) -> None:
         with self._changed:
@@ -103,7 +103,7 @@ class Lines:
 
 
 class EventLog:
-    """Safe to use from any thread. Never raises: a diary that cannot be written must not stop a node."""
+    """Safe to use from any thread. Never raises: an event log that cannot be written must not stop a node."""
 
     def __init__(self, path: Path, node: str, echo: TextIO | None = None) -> None:
         self.path = path
@@ -127,7 +127,7 @@ class EventLog:
         return self._disk.lost
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
-        """Wait until all that was told is written, but not for ever: at the end of the process."""
+        """Wait until all that was told is written, but not without a limit: at the end of the process."""
         until = time.monotonic() + timeout_s
         for lines in (self._disk, self._echo):
             if lines is not None:
@@ -139,13 +139,13 @@ class EventLog:
             self._enter(event, text, fields)
 
     def _look_at_clock(self) -> None:
-        """Nothing goes by the wall clock, but who reads this diary should know that its times are not one line."""
+        """Nothing depends on the wall clock, but a reader of this log should know when its times jump."""
         ahead_s = time.time() - time.monotonic()
         jumped_s, self._wall_ahead_s = ahead_s - self._wall_ahead_s, ahead_s
         if abs(jumped_s) > JUMP_S:
             where = "ahead" if jumped_s > 0 else "back"
             text = f"The clock of {self.node}'s machine jumped {where} by {abs(jumped_s):,.1f} s."
-            text += " Only the times in this diary go by it; set the clock right to read diaries side by side."
+            text += " Only the times in this event log depend on it; logs of several nodes compare badly now."
             self._enter("clock", text, {"seconds": round(jumped_s, 3)})
 
     def _enter(self, event: str, text: str, fields: dict[str, Any]) -> None:
@@ -177,10 +177,10 @@ class EventLog:
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
 
     def _tell_lost(self, lost: int, how: str) -> None:
-        self.write("unwritten", f"{lost:,} events could not be {how}: it took no more for a while.", lost=lost)
+        self.write("unwritten", f"{lost:,} events could not be {how} and are missing here.", lost=lost)
 
     def limited(self, key: object, every_s: float, event: str, text: str, **fields: Any) -> None:
-        """Tell it at most once in so many seconds; `times` says how often it happened since."""
+        """Tell it at most once in this many seconds; `times` says how often it happened since."""
         now = time.monotonic()
         with self._lock:
             last, times = self._told.get(key, (-every_s, 0))

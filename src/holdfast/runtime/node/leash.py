@@ -32,12 +32,12 @@ def _die_with_parent(number: int) -> None:
 
 def _guard() -> None:
     """A child of the command's, of its group: outlives it by a moment."""
-    leader = os.getpid()
+    parent = os.getpid()
     if os.fork():
         return
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     _die_with_parent(signal.SIGTERM)
-    if os.getppid() != leader:
+    if os.getppid() != parent:
         os.killpg(0, signal.SIGKILL)
     for number in range(3):
         os.close(number)  # whoever reads what the command says must hear its end

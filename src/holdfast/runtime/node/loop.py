@@ -104,7 +104,7 @@ class MachineLoop:
             self._wanted.notify()
 
     def post(self, event: Any) -> None:
-        """An event that is no message: a batch of Spark's, a child that died, a disk that is full."""
+        """An event that is not a message: a batch from Spark, a child that died, a full disk."""
         with self._wanted:
             self._urgent.append(event)
             self._wanted.notify()

@@ -1,4 +1,4 @@
-"""Everything a node is made of, put together: machine, loop, links, disk, children, diary.
+"""Everything a node is made of, put together: machine, loop, links, disk, children, event log.
 
 Each part has a thread or two of its own; what they share is in the loop's queue. The order of starting and of ending
 is here, and nothing else that could be called a decision.
@@ -42,7 +42,7 @@ from holdfast.runtime.node.story import Story
 
 BROKEN = 70
 SPILL_RETRY_S = 2.0
-#: How often the diary says what waits.
+#: How often the event log says what waits.
 QUEUES_NS = 10 * 10**9
 
 
@@ -163,7 +163,7 @@ class NodeProcess:
 
         began = time.monotonic()
         if is_cold(plan):
-            self.events.write("compiling", "Kernels are compiled: once on a machine, and it may take a minute.")
+            self.events.write("compiling", "Compiling kernels: once per machine, up to a minute.")
         kinds = warm(plan)
         settle()
         warmed_s = time.monotonic() - began
@@ -294,7 +294,8 @@ class NodeProcess:
         if node is None or loop is None or target not in (self.name, node.seat):
             return
         if not node.hears(message):
-            self.events.limited(("foreign", source), 5, "foreign", f"{source} speaks of what this pipeline has not.")
+            text = f"{source} sent a message that does not belong to this pipeline."
+            self.events.limited(("foreign", source), 5, "foreign", text)
             return
         loop.received(source, message)
 
