@@ -50,6 +50,6 @@ def test_a_java_that_makes_none_is_not_asked_again(file, monkeypatch, fails):
     monkeypatch.setattr(archive, "_train", train)
     done, text = archive.make()
     assert not done
-    assert ("no space" if fails else "writes none") in text
+    assert ("no space" if fails else "cannot write one") in text
     assert not archive.make_in_background()
     assert archive.java_options() == ""
