@@ -5,43 +5,28 @@ Doubles may differ by one part in a thousand million (`oracle.TOLERANCE`): Spark
 
 from __future__ import annotations
 
-import os
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from support import oracle
+from support.against_spark import WINDOWS, aggregate, expected
 from support.batches import SECOND, TIME, rows
 from support.mixed import COLUMNS, NUMBERS, mixed_rows
 
 from holdfast.errors import InputError, OverflowInWindowError
 from holdfast.operators import (
     FOREVER,
-    LEFT,
-    RIGHT,
     Agg,
     CountWindow,
     CountWindowAggregate,
-    Join,
-    SameWindow,
     Union,
     Window,
-    WindowAggregate,
-    Within,
 )
 
 pytestmark = pytest.mark.spark
 
-WINDOWS = {
-    "tumbling": Window(10 * SECOND, 10 * SECOND),
-    "sliding": Window(10 * SECOND, SECOND),
-    "step that does not divide the size": Window(10 * SECOND, 3 * SECOND),
-    "odd microseconds": Window(7_000_001, 7_000_001),
-}
 MIXES = {
     "no key": [],
     "integers": ["i8", "i16", "i32", "i64"],
@@ -75,16 +60,6 @@ def mixed(spark):
     oracle.view(spark, table, "mixed")
     spark.sql("cache table mixed")
     return table
-
-
-def aggregate(table: pa.Table, window: Window, by: list[str], aggs: dict[str, Agg], **more) -> WindowAggregate:
-    schema = oracle.with_time(table.slice(0, 0)).schema
-    return WindowAggregate("w", schema, event_time="ts", window=window, by=by, aggs=aggs, **more)
-
-
-def expected(spark, window: Window, by: list[str], aggs: dict[str, Agg], source: str) -> pa.Table:
-    sql = {name: oracle.spark_sql_of(agg) for name, agg in aggs.items()}
-    return spark.sql(oracle.windows_sql(window, by, sql, source)).toArrow()
 
 
 def check(spark, table: pa.Table, window: Window, by: list[str], aggs: dict[str, Agg], source: str, **more) -> None:
@@ -369,94 +344,6 @@ def test_count_windows_are_runs_of_row_numbers_in_spark(spark, mixed, size, step
     oracle.assert_same(pa.concat_tables(out), theirs, ["window_start", *by], slack=1e-6)
 
 
-# -- joins ----------------------------------------------------------------------------------------------------------
-
-
-def two_sides(n: int) -> tuple[pa.Table, pa.Table]:
-    """Rows with few keys, so that many match; also null, NaN and -0.0 keys, null times, and rows that come twice."""
-    sides = []
-    for prefix, seed in (("l_", 1), ("r_", 2)):
-        table = mixed_rows(n, seed, first_us=-5_000_000, span_us=10_000_000)
-        table = table.select(["ts_us", "f64", "long", "i32", "money", "v_i8"]).rename_columns(
-            [prefix + c for c in ("us", "f", "s", "i", "d", "v")]
-        )
-        sides.append(pa.concat_tables([table, table.slice(0, n // 10)]))
-    return sides[0], sides[1]
-
-
-@pytest.fixture(scope="module")
-def sides(spark):
-    left, right = two_sides(400)
-    for name, prefix, table in (("lefts", "l_", left), ("rights", "r_", right)):
-        df = spark.createDataFrame(table).selectExpr(f"timestamp_micros({prefix}us) as {prefix}ts", "*")
-        df.drop(f"{prefix}us").createOrReplaceTempView(name)
-        spark.sql(f"cache table {name}")
-    return left, right
-
-
-def smaller(pairs: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.less(pairs.column("l_v"), pairs.column("r_v"))
-
-
-@pytest.mark.parametrize("predicate", [None, smaller], ids=["keys only", "predicate"])
-@pytest.mark.parametrize("how", ["inner", "left_outer"])
-@pytest.mark.parametrize(
-    "window",
-    [Within(0, 1_000_000), Within(-700_000, 300_000), Within(-900_000, -200_000), SameWindow(1_500_000)],
-    ids=str,
-)
-def test_joins_match_what_spark_matches(spark, sides, window, how, predicate):
-    tables = [t.set_column(0, p + "ts", t.column(0).cast(TIME)) for t, p in zip(sides, ("l_", "r_"), strict=True)]
-    op = Join(
-        "j",
-        tables[0].schema,
-        tables[1].schema,
-        times=("l_ts", "r_ts"),
-        on=[("l_f", "r_f"), ("l_s", "r_s")],
-        window=window,
-        how=how,
-        predicate=predicate,
-    )
-    ours = pa.concat_tables(_run_join(op, tables))
-    source, on = ("lefts", "l_f = r_f and l_s = r_s"), ""
-    if isinstance(window, Within):
-        micros = "unix_micros(r_ts) - unix_micros(l_ts)"
-        on = f" and {micros} between {window.after_us} and {window.before_us}"
-    else:
-        size = window.size_us
-        on = f" and floor(unix_micros(l_ts) / {size}) = floor(unix_micros(r_ts) / {size})"
-        source = ("(select * from lefts where l_ts is not null)", source[1])
-    if predicate is not None:
-        on += " and l_v < r_v"
-    kind = "left outer" if how == "left_outer" else "inner"
-    theirs = spark.sql(f"select * from {source[0]} {kind} join rights on {source[1]}{on}").toArrow()
-    assert theirs.num_rows > 50
-    assert ours.schema.names == theirs.schema.names
-    assert oracle.sorted_rows(ours) == oracle.sorted_rows(theirs)
-
-
-def _run_join(op: Join, tables: list[pa.Table], *, batch: int = 60) -> list[pa.Table]:
-    """Both sides in the order of time, in turns, with watermarks as high as they may be; side by side at the end."""
-    ordered = []
-    for table in tables:
-        times = table.column(0).cast(pa.int64()).fill_null(-(2**60)).to_numpy()
-        ordered.append(table.take(pa.array(np.argsort(times, kind="stable"))))
-    out: list[pa.Table] = []
-    at = [0, 0]
-    while any(a < len(t) for a, t in zip(at, ordered, strict=True)):
-        for which in (LEFT, RIGHT):
-            part = ordered[which].slice(at[which], batch).combine_chunks()
-            out += [op.process(which, p) for p in part.to_batches()]
-            at[which] += batch
-            rest = ordered[which].column(0).slice(at[which], 1).cast(pa.int64()).to_pylist()
-            if not rest or rest[0] is not None:
-                out.append(op.on_watermark(which, rest[0] if rest else FOREVER))
-    for which in (LEFT, RIGHT):
-        out.append(op.on_watermark(which, FOREVER))
-    assert len(op) == 0, "nothing waits after the last watermark"
-    return out
-
-
 def test_a_union_passes_all_rows_and_its_watermark_is_the_lowest(spark, mixed):
     table = oracle.with_time(mixed)
     union = Union("u", table.schema, 3)
@@ -471,84 +358,3 @@ def test_a_union_passes_all_rows_and_its_watermark_is_the_lowest(spark, mixed):
             out.append(op.on_watermark(combined))
     theirs = expected(spark, WINDOWS["tumbling"], ["flag"], {"rows": Agg("count")}, "mixed")
     oracle.assert_same(pa.concat_tables(out), theirs, ["window_start", "flag"])
-
-
-# -- real data ------------------------------------------------------------------------------------------------------
-
-DATA = Path(os.environ.get("HOLDFAST_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")).resolve()
-real = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data: {DATA} is absent (set HOLDFAST_DATA)")
-
-
-def load(name: str, columns: list[str]) -> pa.Table:
-    table = pq.read_table(DATA / f"{name}.parquet", columns=columns)
-    for i, field in enumerate(table.schema):
-        if pa.types.is_large_string(field.type):
-            table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
-    return table.replace_schema_metadata(None)
-
-
-REAL = {
-    "network events per source": ("net_events", ["src_ip"], Window(10 * SECOND, SECOND), {"port": "dst_port"}),
-    "edits per user": ("wikipedia_edits", ["user_id"], Window(3600 * SECOND, 3600 * SECOND), {"added": "added"}),
-    "delays by origin": ("flights", ["origin"], Window(86_400 * SECOND, 86_400 * SECOND), {"delay": "dep_delay"}),
-}
-
-
-@real
-@pytest.mark.parametrize(("name", "by", "window", "values"), REAL.values(), ids=REAL)
-def test_real_events_give_what_spark_computes(spark, name, by, window, values):
-    table = load(name, ["ts_us", *by, *values.values()])
-    oracle.view(spark, table, name)
-    aggs = {"rows": Agg("count")}
-    for label, column in values.items():
-        for function in ("sum", "avg", "stddev", "min", "max"):
-            aggs[f"{function}_{label}"] = Agg(function, column)
-    op = aggregate(table, window, by, aggs)
-    ours = oracle.feed(op, table, seed=5, batches=40, lateness_us=window.size_us // 3)
-    oracle.assert_same(ours, expected(spark, window, by, aggs, name), ["window_start", *by], slack=1e-6)
-
-
-def side(name: str, columns: list[str], prefix: str, where: pa.Array | None = None) -> pa.Table:
-    table = load(name, ["ts_us", *columns])
-    if where is not None:
-        table = table.filter(where)
-    table = table.set_column(0, "ts", table.column("ts_us").cast(TIME))
-    return table.rename_columns([prefix + c for c in table.column_names])
-
-
-@real
-def test_names_that_were_looked_up_are_then_spoken_to(spark):
-    """DNS joined to TLS on (source, name) within 10 s: 4,801 connections follow a look-up, in 64,274 pairs."""
-    dns = side("net_dns", ["src_ip", "query"], "d_")
-    tls = side("net_ssl", ["src_ip", "server_name", "uid"], "t_")
-    on = [("d_src_ip", "t_src_ip"), ("d_query", "t_server_name")]
-    op = Join("j", dns.schema, tls.schema, times=("d_ts", "t_ts"), on=on, window=Within(0, 10 * SECOND))
-    ours = pa.concat_tables(_run_join(op, [dns, tls], batch=5000))
-    assert len(pc.unique(ours.column("t_uid"))) == 4801
-    spark.createDataFrame(dns).createOrReplaceTempView("dns")
-    spark.createDataFrame(tls).createOrReplaceTempView("tls")
-    theirs = spark.sql(
-        "select * from dns join tls on d_src_ip = t_src_ip and d_query = t_server_name "
-        "and t_ts between d_ts and d_ts + interval 10 seconds"
-    ).toArrow()
-    assert ours.num_rows == theirs.num_rows == 64_274
-    order = [(name, "ascending") for name in ours.column_names]
-    assert ours.sort_by(order).to_pydict() == theirs.sort_by(order).to_pydict()
-
-
-@real
-def test_rides_that_start_also_end():
-    """Taxi START joined to END on ride_id: 46,450 pairs."""
-    kind = load("taxi_rides", ["kind"]).column("kind")
-    starts = side("taxi_rides", ["ride_id"], "s_", pc.equal(kind, "START"))
-    ends = side("taxi_rides", ["ride_id"], "e_", pc.equal(kind, "END"))
-    day = 86_400 * SECOND
-    op = Join(
-        "j",
-        starts.schema,
-        ends.schema,
-        times=("s_ts", "e_ts"),
-        on=[("s_ride_id", "e_ride_id")],
-        window=Within(-day, day),
-    )
-    assert sum(t.num_rows for t in _run_join(op, [starts, ends], batch=5000)) == 46_450

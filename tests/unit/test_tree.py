@@ -18,10 +18,8 @@ TOO_LONG = {
     "src/holdfast/operators/join.py": 640,
     "src/holdfast/spark/datasource.py": 600,
     "src/holdfast/state/slots.py": 640,
-    "tests/integration/test_operators_against_spark.py": 560,
     "tests/properties/test_operator_images.py": 560,
     "tests/unit/core/test_core_unit.py": 600,
-    "tests/unit/operators/test_operators_under_attack.py": 560,
 }
 #: A note may have the name of the message or the event that it tells of: the idea is the same one.
 NOTES = "src/holdfast/model/notes.py"

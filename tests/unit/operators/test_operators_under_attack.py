@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.batches import SECOND, TIME, batch, brought_up, copy_into, finish, rows
+from support.small_operators import NUMBERS, SLIDING, SMALL, TUMBLING, WORDS, aggregate, join
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
 from holdfast.operators import (
@@ -21,43 +22,11 @@ from holdfast.operators import (
     Capture,
     CountWindow,
     CountWindowAggregate,
-    Join,
     MergeableAggregate,
-    SameWindow,
     StateConfig,
     Window,
-    WindowAggregate,
-    Within,
     register,
 )
-
-SLIDING = Window(10 * SECOND, SECOND)
-TUMBLING = Window(10 * SECOND, 10 * SECOND)
-NUMBERS = pa.schema([("ts", TIME), ("k", pa.int64()), ("v", pa.int64())])
-WORDS = pa.schema([("ts", TIME), ("k", pa.string()), ("s", pa.string())])
-SMALL = StateConfig(page_bytes=8192, limit_bytes=64 * 8192)
-
-
-def aggregate(schema=NUMBERS, window=TUMBLING, by=("k",), overflow="error", config=None, **aggs):
-    return WindowAggregate(
-        "w",
-        schema,
-        event_time="ts",
-        window=window,
-        by=list(by),
-        aggs=aggs or {"n": Agg("count")},
-        overflow=overflow,
-        config=config,
-    )
-
-
-def join(window=None, how="inner", config=None):
-    left = pa.schema([("a", TIME), ("x", pa.int64()), ("u", pa.int64())])
-    right = pa.schema([("b", TIME), ("y", pa.int64()), ("v", pa.int64())])
-    return Join(
-        "j", left, right, times=("a", "b"), on=[("x", "y")], window=window or Within(0, 10), how=how, config=config
-    )
-
 
 # -- lazy restore -------------------------------------------------------------------------------------------------
 
@@ -404,151 +373,3 @@ def test_count_windows_check_their_names_and_settings_too():
         CountWindowAggregate(
             "c", NUMBERS, window=CountWindow(2, 1), by=["k"], aggs={"n": Agg("count")}, overflow="ignore"
         )
-
-
-# -- joins --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("window", [Within(-5, 10), Within(10, 20), Within(-20, -10), SameWindow(100)])
-@pytest.mark.parametrize("time", [2**63 - 1, -(2**63), 2**63 - 20, -(2**63) + 20])
-def test_a_join_refuses_times_whose_partners_would_lie_outside_64_bits(window, time):
-    op = join(window=window)
-    for which in (LEFT, RIGHT):
-        with pytest.raises(InputError, match="an event time is out of range") as caught:
-            op.process(which, batch(op.sides[which].schema, [0, time], [1, 1], [1, 1]))
-        assert caught.value.detail.startswith(f"Row 1: {time} us")
-    assert len(op) == 0
-
-
-def test_a_left_row_without_a_time_comes_out_alone_as_in_spark():
-    op = join(how="left_outer")
-    given = batch(op.sides[LEFT].schema, [None, 3], [1, 1], [7, 8])
-    assert rows(op.process(LEFT, given)) == [(None, 1, 7, None, None, None)]
-
-
-def test_rows_without_a_time_are_in_no_window_and_so_in_no_join_by_window():
-    op = join(how="left_outer", window=SameWindow(10))
-    assert rows(op.process(LEFT, batch(op.sides[LEFT].schema, [None], [1], [7]))) == []
-
-
-def test_a_late_row_is_refused_even_if_its_key_is_null():
-    op = join(how="left_outer")
-    op.on_watermark(LEFT, 100)
-    op.on_watermark(RIGHT, 100)
-    with pytest.raises(InputError, match="1 rows are older than the watermark"):
-        op.process(LEFT, batch(op.sides[LEFT].schema, [99], [None], [7]))
-
-
-@pytest.mark.parametrize(("after", "before"), [(0, 10), (-10, 0), (5, 15), (-15, -5), (7, 7), (0, 0), (-3, 4)])
-def test_join_bounds_hold_to_the_microsecond_on_both_sides_of_the_epoch(after, before):
-    for base in (-1000, -1, 0, 1, 997):
-        op = join(window=Within(after, before))
-        others = range(base - 40, base + 41)
-        op.process(RIGHT, batch(op.sides[RIGHT].schema, others, [1] * 81, others))
-        found = op.process(LEFT, batch(op.sides[LEFT].schema, [base], [1], [0]))
-        assert sorted(found.column("v").to_pylist()) == list(range(base + after, base + before + 1))
-
-
-@pytest.mark.parametrize(("after", "before"), [(0, 10), (5, 15), (-15, -5), (7, 7), (-3, 4)])
-@pytest.mark.parametrize("base", [-1003, 0, 997])
-def test_a_join_forgets_a_row_only_when_nothing_to_come_can_match_it(after, before, base):
-    """At every watermark: the partner at the watermark itself is still found, on either side."""
-    for shift in range(-30, 31):
-        watermark = base + shift
-        op = join(window=Within(after, before))
-        op.process(LEFT, batch(op.sides[LEFT].schema, [base], [1], [1]))
-        op.process(RIGHT, batch(op.sides[RIGHT].schema, [base], [2], [2]))
-        for which in (LEFT, RIGHT):
-            op.on_watermark(which, watermark)
-        right = op.process(RIGHT, batch(op.sides[RIGHT].schema, [watermark], [1], [3]))
-        left = op.process(LEFT, batch(op.sides[LEFT].schema, [watermark], [2], [4]))
-        assert right.num_rows == (after <= watermark - base <= before)
-        assert left.num_rows == (after <= base - watermark <= before)
-
-
-# -- the memory limit while a checkpoint is being written -----------------------------------------------------------
-
-
-def fill(give, sizes=(30, 1)):
-    """Give batches of these sizes until memory runs out: give(number, size)."""
-    number = 0
-    for size in sizes:
-        with suppress(MemoryLimitError):
-            while number < 10_000:
-                give(number, size)
-                number += 1
-    assert 0 < number < 10_000
-
-
-@pytest.mark.parametrize("window", [TUMBLING, SLIDING, Window(10 * SECOND, 3 * SECOND)], ids=str)
-@pytest.mark.parametrize("watermark", [13 * SECOND, 15 * SECOND, FOREVER])
-def test_a_close_that_runs_out_of_memory_under_a_checkpoint_loses_nothing_and_works_later(window, watermark):
-    """Dropping windows clones what the checkpoint still reads: at the limit there is nothing to clone into."""
-    aggs = {"most": Agg("max", "s"), "n": Agg("count")}
-    op = aggregate(WORDS, window=window, config=StateConfig(page_bytes=4096, limit_bytes=48 * 4096), **aggs)
-
-    def give(number, size):
-        times = [(number + j) % 20 * SECOND for j in range(size)]
-        op.process(batch(WORDS, times, [f"key {number} {j}" for j in range(size)], ["v" * 20] * size))
-
-    fill(give)
-    large = copy_into(op, aggregate(WORDS, window=window, config=StateConfig(page_bytes=4096), **aggs))
-    wanted = rows(large.on_watermark(watermark))
-    rest = finish(large)
-    held, _ = op.snapshot()
-    with pytest.raises(MemoryLimitError):
-        op.on_watermark(watermark)
-    assert op.watermark == NEVER
-    held.close()
-    assert rows(op.on_watermark(watermark)) == wanted
-    assert finish(op) == rest
-
-
-@pytest.mark.parametrize("how", ["inner", "left_outer"])
-def test_a_join_that_runs_out_of_memory_while_it_expires_loses_nothing_and_works_later(how):
-    op = join(how=how, config=StateConfig(page_bytes=4096, limit_bytes=60 * 4096))
-
-    def give(number, size):
-        times = [(number * 7 + j) % 200 for j in range(size)]
-        which = number % 2
-        op.process(which, batch(op.sides[which].schema, times, [number * 30 + j for j in range(size)], times))
-
-    fill(give)
-    large = copy_into(op, join(how=how, config=StateConfig(page_bytes=4096)))
-    assert large.on_watermark(LEFT, 90).num_rows == 0
-    wanted = rows(large.on_watermark(RIGHT, 90))
-    rest = finish(large)
-    held, _ = op.snapshot()
-    op.on_watermark(LEFT, 90)
-    with pytest.raises(MemoryLimitError):
-        op.on_watermark(RIGHT, 90)
-    assert op.watermark == NEVER
-    held.close()
-    assert rows(op.on_watermark(RIGHT, 90)) == wanted
-    assert finish(op) == rest
-
-
-def test_count_windows_that_run_out_of_memory_under_a_checkpoint_take_the_batch_later():
-    def make(config=None):
-        aggs = {"most": Agg("max", "s"), "n": Agg("count")}
-        return CountWindowAggregate("c", WORDS, window=CountWindow(4, 2), by=["k"], aggs=aggs, config=config)
-
-    op = make(StateConfig(page_bytes=4096, limit_bytes=48 * 4096))
-
-    def some(number, size):
-        return batch(WORDS, [0] * size, [f"key {number} {j % 10}" for j in range(size)], [f"{number}" * 20] * size)
-
-    fill(lambda number, size: op.process(some(number, size)))
-    large = copy_into(op, make(StateConfig(page_bytes=4096)))
-    last = some(0, 30)  # completes windows, so panes go
-    wanted = rows(large.process(last))
-    assert wanted
-    held, _ = op.snapshot()
-    for _ in range(2):
-        with pytest.raises(MemoryLimitError):
-            op.process(last)
-    held.close()
-    small = copy_into(op, make(StateConfig(page_bytes=4096)))
-    assert rows(small.process(last)) == wanted
-    again = some(1, 30)
-    assert rows(small.process(again)) == rows(large.process(again))
