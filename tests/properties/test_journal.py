@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateError
+from holdfast.model.found import vote_entry
 from holdfast.model.record import Place, Record
 from holdfast.runtime.disk import journal as disk
 from holdfast.runtime.disk.journal import Journal
 
 LIVES = st.tuples(st.just("life"), st.integers(0, 1 << 40))
-VOTES = st.tuples(st.just("vote"), st.tuples(st.integers(0, 1 << 40), st.sampled_from([None, "n0", "n1"])))
+VOTES = st.builds(vote_entry, st.integers(0, 1 << 40), st.sampled_from([None, "n0", "n1"]))
 
 
 def record(version: int, shards: int) -> tuple[str, Record]:

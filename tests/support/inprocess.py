@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.model.plan import FOREVER_US, NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan, operator_of, shard_id
+from holdfast.model.ids import operator_of, shard_id
+from holdfast.model.plan import FOREVER_US, NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan
 from holdfast.operators import Join, WindowAggregate, build, rows_in
 from holdfast.pipeline import Pipeline, feed_of, stage_frame, stage_function
 from holdfast.pipeline.layout import lay_out

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.ids import name_of
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
@@ -61,7 +62,7 @@ def drain(
 def _held(run: RunFile, node: str) -> list[str]:
     places = cluster_status(run)["record"]["places"]
     seats = ("primary", "backup", "joining")
-    return sorted(a for a, p in places.items() if any((p[s] or "").partition("#")[0] == node for s in seats))
+    return sorted(a for a, p in places.items() if any(name_of(p[s] or "") == node for s in seats))
 
 
 def stop(

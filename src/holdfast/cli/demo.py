@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.model.ids import name_of
+from holdfast.model.ids import is_ledger, name_of
 from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
@@ -185,7 +185,7 @@ def _victim(started: LocalRun, rng: random.Random) -> tuple[str, str]:
     places = cluster_status(started.run)["record"]["places"]
     victim = rng.choice(sorted(started.nodes.alive()))
     mine = [asset for asset, place in places.items() if name_of(place["primary"] or "") == victim]
-    shards = sum(not places[a]["stage"] and not a.endswith(".ledger") for a in mine)
+    shards = sum(not places[a]["stage"] and not is_ledger(a) for a in mine)
     stages = [a for a in mine if places[a]["stage"]]
     return victim, f"{shards} shards" + (f" and Spark stage {', '.join(stages)}" if stages else "")
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import ConfigError, PeerError
-from holdfast.model.ids import name_of
+from holdfast.model.ids import is_ledger, name_of, stage_of
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
@@ -73,7 +73,7 @@ def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
     """Every shard: where it is, and its figures as its primary tells them, if that answers."""
     found = {}
     for asset, place in sorted(places.items()):
-        if not place["stage"] and not asset.endswith(".ledger"):
+        if not place["stage"] and not is_ledger(asset):
             told = nodes.get(name_of(place["primary"] or ""), {}).get("shards", {}).get(asset, {})
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch")}}
     return found
@@ -103,8 +103,8 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     for column in ("stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "late"):
         stages.add_column(column, justify="left" if column in ("stage", "runs on", "stands by", "state") else "right")
     for asset, place in sorted(record["places"].items()):
-        if asset.endswith(".ledger"):
-            port = asset.removesuffix(".ledger")
+        if is_ledger(asset):
+            port = stage_of(asset)
             if port not in record["places"]:  # its driver is a program of the user's own
                 told = nodes.get(name_of(place["primary"] or ""), {}).get("ledgers", {}).get(port, {})
                 batch = told.get("batch", -1)

@@ -18,6 +18,7 @@ from enum import Enum
 from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.config import Config
+from holdfast.model.found import record_entry, vote_entry
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.model.messages import Append, Appended, Beat, Pull, Push, RequestVote, Vote
 from holdfast.model.record import NO_RECORD, Record
@@ -82,7 +83,7 @@ class Election:
         self.standing = TRANSITIONS[(self.standing, trigger)]
 
     def _keep(self, ready: Ready) -> None:
-        ready.persist.append(("vote", (self.term, self.voted_for)))
+        ready.persist.append(vote_entry(self.term, self.voted_for))
 
     def _saw_term(self, term: int, ready: Ready) -> None:
         if term > self.term:
@@ -192,7 +193,7 @@ class Election:
         before = self.accepted
         record = Record(version=before.version + 1, term=self.term, members=members, places=places, draining=draining)
         self.accepted = record
-        ready.persist.append(("record", record))
+        ready.persist.append(record_entry(record))
         self.appended = {self.name: None}
         self.sent_ns = now_ns
         message = Append(term=self.term, record=record, commit=self.commit)
@@ -237,7 +238,7 @@ class Election:
             return
         if message.record.rank > self.accepted.rank:
             self.accepted = message.record
-            ready.persist.append(("record", message.record))
+            ready.persist.append(record_entry(message.record))
         if message.record.rank == self.accepted.rank:
             ready.send.append((source, Appended(term=self.term, version=message.record.version)))
         self._learn(message.commit, ready)
@@ -280,7 +281,7 @@ class Election:
             return False
         if record.rank > self.accepted.rank:
             self.accepted = record
-            ready.persist.append(("record", record))
+            ready.persist.append(record_entry(record))
         self._saw_term(record.term, ready)  # a campaign of a lower term could only propose what is older
         self._decide(record, ready)
         return True

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from holdfast.core.ready import Ready
 from holdfast.model import notes
-from holdfast.model.ids import LEDGER, Address, Asset, Name, Seat, name_of
+from holdfast.model.found import KeptPage, ledger_entry
+from holdfast.model.ids import Address, Asset, Name, Seat, name_of, stage_of
 from holdfast.model.messages import (
     LedgerCopied,
     LedgerCopy,
@@ -30,13 +31,13 @@ EMPTY = LedgerPage("", 0, None)
 class Ledger:
     __slots__ = ("asker", "copied", "id", "kept_since", "name", "page", "place", "stage")
 
-    def __init__(self, ledger: Asset, name: Name, page: LedgerPage = EMPTY, kept_since: int = 0) -> None:
+    def __init__(self, ledger: Asset, name: Name, kept: KeptPage | None = None) -> None:
         self.id = ledger
-        self.stage = ledger.removesuffix(LEDGER)
+        self.stage = stage_of(ledger)
         self.name = name
-        self.page = page
+        self.page = kept.page if kept else EMPTY
         #: Version of the place under which the page was put on disk.
-        self.kept_since = kept_since
+        self.kept_since = kept.since if kept else 0
         self.place: Place | None = None
         #: Rank of the page that each target has on disk, under the present place.
         self.copied: dict[Name, tuple[int, int]] = {}
@@ -49,7 +50,7 @@ class Ledger:
 
     def _keep(self, ready: Ready) -> None:
         self.kept_since = self.place.since if self.place else 0
-        ready.persist.append((f"ledger/{self.id}", (self.kept_since, self.page)))
+        ready.persist.append(ledger_entry(self.id, self.kept_since, self.page))
 
     def on_place(self, place: Place, ready: Ready) -> None:
         """A new version of the place: the primary tells all targets anew.

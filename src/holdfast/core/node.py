@@ -32,6 +32,7 @@ from holdfast.core.ready import (
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import Config
+from holdfast.model.found import Found, life_entry, record_entry
 from holdfast.model.ids import Address, Asset, Name, life_of, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
 from holdfast.model.topology import Topology
@@ -41,9 +42,6 @@ Handler = Callable[..., object]
 
 #: In place of an epoch: the driver only stands by.
 WARM = 0
-
-#: What a node finds on its disk: key -> value, as `Ready.persist` wrote it.
-Disk = dict[str, object]
 
 
 class Node:
@@ -55,7 +53,7 @@ class Node:
         config: Config,
         factory: OperatorFactory,
         rng: Random,
-        disk: Disk,
+        found: Found,
         first: Record,
         now_ns: int,
     ) -> None:
@@ -64,8 +62,7 @@ class Node:
         self.topology = topology
         self.config = config
         self.rng = rng
-        life = disk.get("life", 0)
-        self.life = (life if isinstance(life, int) else 0) + 1
+        self.life = found.life + 1
         self.seat = seat_of(name, self.life)
         self.record: Record = NO_RECORD
         self.reports = Reports()
@@ -74,7 +71,7 @@ class Node:
         self.detector = Detector(name, config)
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
-        self.ledgers = {ledger: _ledger(disk, ledger, name) for ledger in topology.ledgers}
+        self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
         #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
         self.stages: dict[Asset, int] = {}
         self.dead_children: dict[Asset, int] = {}
@@ -84,7 +81,7 @@ class Node:
         self.told: dict[m.Message, int] = {}
         #: Which suspicions were said to wait, and why, under the present record.
         self.said: dict[tuple[type[notes.Note], Name], None] = {}
-        self.election = _election(name, config, disk, first)
+        self.election = Election(name, config, found.vote.term, found.vote.voted_for, found.record)
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.first = first if self.life == 1 else None
@@ -95,10 +92,10 @@ class Node:
     def start(self, now_ns: int) -> Ready:
         """The first step of a life: it is on disk before anybody hears of it."""
         ready = Ready()
-        ready.persist.append(("life", self.life))
+        ready.persist.append(life_entry(self.life))
         ready.notes.append(notes.Started(self.seat))
         if self.first is not None and self.name in self.first.members:
-            ready.persist.append(("record", self.first))
+            ready.persist.append(record_entry(self.first))
             self.election.take(self.first, ready)
         else:
             self.election.heard_ns = now_ns
@@ -131,7 +128,7 @@ class Node:
 
     def hears(self, message: m.Message) -> bool:
         """Does some part take it, and does it name only what this pipeline has? Nothing else may come in."""
-        return type(message) in self.handlers and message.fits(self.topology)
+        return type(message) in self.handlers and message.belongs_to(self.topology)
 
     def _jitter(self) -> int:
         return self.rng.randrange(self.config.heartbeat_ns * 2)
@@ -367,18 +364,6 @@ class Node:
         self.election.on_pull(name, ready)
         if message.version < self.record.version:
             ready.send.append((name, m.Push(record=self.record)))
-
-
-def _ledger(disk: Disk, ledger: Asset, name: Name) -> Ledger:
-    kept = disk.get(f"ledger/{ledger}")
-    return Ledger(ledger, name, kept[1], kept[0]) if isinstance(kept, tuple) else Ledger(ledger, name)
-
-
-def _election(name: Name, config: Config, disk: Disk, first: Record) -> Election:
-    vote = disk.get("vote", (0, None))
-    term, voted_for = vote if isinstance(vote, tuple) else (0, None)
-    accepted = disk.get("record")
-    return Election(name, config, term, voted_for, accepted if isinstance(accepted, Record) else NO_RECORD)
 
 
 def _handlers(node: Node) -> dict[type, Handler]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.model.ids import LEDGER, Asset, Name, Seat, life_of, name_of, seat_of
+from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, seat_of
 from holdfast.model.record import Record
 
 
@@ -105,7 +105,7 @@ def _change_members(made: Draft, reports: Reports) -> bool:
 def _leave(made: Draft, name: Name, *, gone_for_good: bool) -> None:
     """A member is gone. A ledger outlives a restart (its disk is there), but not a removal."""
     for asset in sorted(made.places):
-        durable = asset.endswith(LEDGER)
+        durable = is_ledger(asset)
         if durable and not gone_for_good:
             continue
         place = made.places[asset]
@@ -169,7 +169,7 @@ def _lightest(made: Draft, *, without: tuple[Seat | None, ...], last_resort: boo
 
 
 def _seat(made: Draft, asset: Asset, name: Name) -> Seat:
-    return name if asset.endswith(LEDGER) else seat_of(name, made.members[name])
+    return name if is_ledger(asset) else seat_of(name, made.members[name])
 
 
 def _stands(made: Draft, seat: Seat) -> bool:

@@ -25,7 +25,7 @@ from holdfast.errors import check
 from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, digest_of
 from holdfast.model.config import Config
-from holdfast.model.ids import LEDGER, Address, Asset, Edge, Name, Seat, driver_of, name_of, stage_edge
+from holdfast.model.ids import Address, Asset, Edge, Name, Seat, driver_of, ledger_of, name_of, stage_edge
 from holdfast.model.messages import (
     CommitRecord,
     Deliver,
@@ -173,7 +173,7 @@ class StageDriver:
         ready.send.append((names[self.asked % len(names)], Pull(version=self.record.version)))
 
     def _ledger(self) -> Name | None:
-        return self.record.places[self.spec.id + LEDGER].primary
+        return self.record.places[ledger_of(self.spec.id)].primary
 
     # --- events
 

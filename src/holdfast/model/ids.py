@@ -7,6 +7,7 @@
     Consumer  "u4" "r0"   what acknowledges an edge
 
 A seat that is gone never comes back: a restarted node has a new seat, so a message to the old one reaches nobody.
+Nobody else puts an id together or takes one apart: what it is made of is known here only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Consumer = str
 Address = str
 Position = int
 
-LEDGER = ".ledger"
+_LEDGER = ".ledger"
 
 
 def seat_of(name: Name, life: int) -> Seat:
@@ -46,6 +47,38 @@ def stage_edge(stage: Asset, shard: Asset) -> Edge:
 
 def shard_edge(shard: Asset, port: int = 0) -> Edge:
     return f"{shard}.{port}"
+
+
+def maker_of(edge: Edge) -> Asset:
+    """The shard whose output an edge is."""
+    return edge.rpartition(".")[0]
+
+
+def port_of(edge: Edge) -> int:
+    """Which output of that shard."""
+    return int(edge.rpartition(".")[2])
+
+
+def shard_id(operator: str, number: int) -> Asset:
+    return f"{operator}-{number}"
+
+
+def operator_of(shard: Asset) -> str:
+    """The operator that a planned shard is part of; empty for a shard of another kind."""
+    return shard.rpartition("-")[0]
+
+
+def ledger_of(stage: Asset) -> Asset:
+    return stage + _LEDGER
+
+
+def is_ledger(asset: Asset) -> bool:
+    return asset.endswith(_LEDGER)
+
+
+def stage_of(ledger: Asset) -> Asset:
+    """The stage whose ledger it is."""
+    return ledger.removesuffix(_LEDGER)
 
 
 def driver_of(stage: Asset, epoch: int) -> Address:

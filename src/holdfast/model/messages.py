@@ -3,67 +3,24 @@
 Epochs are on every message that carries rows, acknowledgements or captures, so that each receiver can refuse what a
 fenced sender still says. New fields only with defaults: nodes of two versions meet during an upgrade.
 
-A message is entered here and nowhere else. What takes it is found by its name: the method `on_ledger_open` of a part of
-a node takes a `LedgerOpen`; a stage's driver and a reader have such methods, too.
+A message is entered here and nowhere else; `model/message.py` says what its class has to say. What takes it is found by
+its name: the method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so do those of a driver or a reader.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.model.block import Block, Digest, Rows
-from holdfast.model.ids import LEDGER, Asset, Consumer, Edge, Name, Seat
+from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, ledger_of
+from holdfast.model.message import Message
 from holdfast.model.reasons import BarReason, HandOverReason
 from holdfast.model.record import Record
-from holdfast.model.topology import Topology
-
-#: What a pipeline must have for a message to be understood, by the attribute that names it.
-_HAS: dict[str, Callable[[Topology, Any], bool]] = {
-    "edge": lambda topology, edge: edge in topology.consumers,
-    "parts": lambda topology, parts: all(edge in topology.producer for edge in parts),
-    "shard": lambda topology, shard: shard in topology.shard,
-    "shards": lambda topology, shards: all(shard in topology.shard for shard in shards),
-    "stage": lambda topology, stage: stage in topology.stage,
-    "ledger": lambda topology, ledger: ledger in topology.ledgers,
-    "asset": lambda topology, asset: asset in topology.shard or asset in topology.ledgers,
-    "record": lambda topology, record: all(shard in record.places for shard in topology.shard),
-}
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The traits of a message are on its class."""
-
-    #: It travels beside the others, which must not wait behind it: it carries rows or state.
-    bulk: ClassVar[bool] = False
-    #: It may take a long step, or carry much: everything else goes first.
-    heavy: ClassVar[bool] = False
-    #: A node takes it before it knows any record.
-    before_record: ClassVar[bool] = False
-    #: Two messages to one target that agree in these fields say the same, the later one better. None: no two do.
-    key: ClassVar[tuple[str, ...] | None] = None
-    #: The method that takes it, and its attributes that name things of a pipeline. Both are made from names.
-    handler: ClassVar[str]
-    names: ClassVar[tuple[str, ...]]
-
-    def __init_subclass__(cls) -> None:
-        cls.handler = "on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-        cls.names = tuple(name for name in _HAS if hasattr(cls, name))
-
-    def fits(self, topology: Topology) -> bool:
-        """Does it speak only of what this pipeline has? It may come from a node of another one, or from a reader with
-        an old plan; the core relies on every name in it."""
-        return all(_HAS[name](topology, getattr(self, name)) for name in self.names)
-
-    def with_rows(self, take: Callable[[Rows], Rows]) -> Message:
-        """The message as it came over the wire, each run of rows in it taken by `take`."""
-        return self
-
 
 # --- membership and placement ---------------------------------------------------------------------------------------
 
@@ -385,7 +342,7 @@ class LedgerOpen(Message, frozen=True, kw_only=True):
 
     @property
     def ledger(self) -> Asset:
-        return self.stage + LEDGER
+        return ledger_of(self.stage)
 
 
 class LedgerWrite(Message, frozen=True, kw_only=True):
@@ -396,7 +353,7 @@ class LedgerWrite(Message, frozen=True, kw_only=True):
 
     @property
     def ledger(self) -> Asset:
-        return self.stage + LEDGER
+        return ledger_of(self.stage)
 
 
 class LedgerState(Message, frozen=True, kw_only=True):

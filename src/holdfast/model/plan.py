@@ -16,7 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
-from holdfast.model.ids import Asset, Edge
+from holdfast.model.ids import Asset, Edge, shard_edge, shard_id
 from holdfast.model.topology import Topology
 
 _SHIFT = 1 << 60
@@ -113,14 +113,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return next(s for s in self.stages if s.id == id)
 
 
-def shard_id(operator: str, number: int) -> Asset:
-    return f"{operator}-{number}"
-
-
-def operator_of(shard: Asset) -> str:
-    return shard.rpartition("-")[0]
-
-
 def edges_of(operator: OperatorPlan) -> tuple[Edge, ...]:
     """Port 0 of every shard: what a stage or a reader of this operator reads."""
-    return tuple(f"{shard_id(operator.name, i)}.0" for i in range(operator.shards))
+    return tuple(shard_edge(shard_id(operator.name, i)) for i in range(operator.shards))

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import msgspec
 
-from holdfast.model.ids import LEDGER, Asset, Consumer, Edge, shard_edge, stage_edge
+from holdfast.model.ids import Asset, Consumer, Edge, ledger_of, shard_edge, stage_edge
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def ledgers(self) -> tuple[Asset, ...]:
-        return tuple(s.id + LEDGER for s in self.stages if s.shards)
+        return tuple(ledger_of(s.id) for s in self.stages if s.shards)
 
     def is_stage_edge(self, edge: Edge) -> bool:
         return self.producer[edge] in self.stage

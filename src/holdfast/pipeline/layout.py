@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.errors import ConfigError
-from holdfast.model.ids import shard_edge, stage_edge
-from holdfast.model.plan import shard_id
+from holdfast.model.ids import shard_edge, shard_id, stage_edge
 from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.graph import (

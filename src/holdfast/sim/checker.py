@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from holdfast.model import notes
 from holdfast.model.block import Block
-from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, life_of, name_of
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
 from holdfast.model.messages import CommitRecord
 from holdfast.model.record import Record
 from holdfast.sim.reference import Reference
@@ -172,7 +172,7 @@ class Checker:
     def _ledgered(self, source: Address, note: notes.Ledgered) -> None:
         stage = note.stage
         self.ledgered[stage] = max(self.ledgered.get(stage, -1), note.rank[1])
-        page = self.world.processes[name_of(source)].machine.ledgers[stage + ".ledger"].page  # type: ignore[attr-defined]
+        page = self.world.processes[name_of(source)].machine.ledgers[ledger_of(stage)].page  # type: ignore[attr-defined]
         commit = page.commit
         if commit is None:
             return

@@ -13,7 +13,7 @@ from holdfast.core.ready import Received
 from holdfast.core.roles import State
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS
-from holdfast.model.ids import LEDGER, Address, Name, name_of
+from holdfast.model.ids import Address, Name, is_ledger, name_of
 from holdfast.model.messages import Drain
 from holdfast.model.notes import Note, all_notes
 from holdfast.sim.spark import SinkQuery, SourceQuery, address_of
@@ -150,7 +150,7 @@ class Injector:
             return False
         if any(process.host in pair for pair in self.world.network.cuts):
             return False
-        if asset.endswith(LEDGER):
+        if is_ledger(asset):
             return True
         state = process.machine.host.states.get(asset)  # type: ignore[attr-defined]
         return state in (State.BACKUP, State.PRIMARY, State.YIELDING)

@@ -13,6 +13,7 @@ from random import Random
 
 from holdfast.core.node import Node
 from holdfast.core.ready import TICK, DiskFull, Effect, Ready, Received, Spill, Unreachable
+from holdfast.model import found
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Name, life_of, name_of
 from holdfast.model.messages import Message
@@ -93,7 +94,7 @@ class World:
             self.config,
             self.operator,
             Random(f"{name} {self.rng.random()}"),
-            dict(disk.content),
+            found.read(disk.content),
             self.first,
             process.clock(self.now_ns),
         )

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InputError
-from holdfast.model.ids import Asset, Edge, stage_edge
-from holdfast.model.plan import FOREVER_US, NEVER_US, OperatorPlan, Plan, StagePlan, shard_id
+from holdfast.model.ids import Asset, Edge, shard_id, stage_edge
+from holdfast.model.plan import FOREVER_US, NEVER_US, OperatorPlan, Plan, StagePlan
 from holdfast.operators import StateConfig, WindowAggregate, build, wire_schema
 from holdfast.operators.columns import quoted
 from holdfast.runtime.net.rows import ArrowRows

@@ -57,7 +57,7 @@ from pyspark.sql.types import StructType
 from holdfast.core.reader import Reader
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
-from holdfast.model.ids import Edge, name_of
+from holdfast.model.ids import Edge, maker_of, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
@@ -249,7 +249,7 @@ def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, 
             missing = [e for e in edges if e not in found]
             if not missing:
                 return found
-            lost = any(record.places[e.rpartition(".")[0]].primary is None for e in missing)
+            lost = any(record.places[maker_of(e)].primary is None for e in missing)
             if lost or time.monotonic() > until:
                 raise HoldfastError(
                     f'format("holdfast"): no node holds {", ".join(missing)} now',
@@ -265,7 +265,7 @@ def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edg
     """What the primaries of a record say; and why one does not."""
     found: dict[Edge, tuple[int, int]] = {}
     trouble = ""
-    shards = {e.rpartition(".")[0] for e in edges}
+    shards = {maker_of(e) for e in edges}
     for name in sorted({name_of(record.places[shard].primary or "") for shard in shards} - {""}):
         try:
             held = peer.call(name, "status")["shards"]
@@ -289,7 +289,7 @@ def orders(settings: Options, wanted: list[Span], record: Record, query: str, *,
     for edge, start, end, edge_rows in sorted(wanted, key=lambda w: -w[3]):
         least = load.index(min(load))
         load[least] += edge_rows
-        hands[least].append(Piece(edge=edge, shard=edge.rpartition(".")[0], start=start, end=end))
+        hands[least].append(Piece(edge=edge, shard=maker_of(edge), start=start, end=end))
     homes = {shard: name_of(p.primary) for shard, p in record.places.items() if p.primary and not p.is_stage}
     return [
         Pieces(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.core.election import TRANSITIONS, Election, Standing, Trigger
 from holdfast.core.ready import Ready
 from holdfast.model.config import MS, Config
+from holdfast.model.found import Ballot
 from holdfast.model.messages import Append, Appended, Beat, Pull, RequestVote, Vote
 from holdfast.model.record import NO_RECORD, Place, Record
 
@@ -30,7 +31,7 @@ def elected() -> tuple[Election, Ready]:
 def test_a_candidate_votes_for_itself_on_disk_and_asks_the_others():
     election, ready = member(), Ready()
     election.on_tick(CONFIG.election_ns, 5, ready)
-    assert ready.persist == [("vote", (1, "a"))]
+    assert ready.persist == [("vote", Ballot(1, "a"))]
     assert [(to, type(m)) for to, m in ready.send] == [("b", RequestVote), ("c", RequestVote)]
 
 
@@ -49,7 +50,7 @@ def test_a_member_votes_once_a_term_and_only_for_who_knows_as_much():
     election.on_request_vote("c", RequestVote(term=9, record_rank=(0, 0)), 0, ready)
     assert [m.granted for _, m in ready.send] == [True, False, False]
     assert election.term == 1
-    assert ready.persist[-1] == ("vote", (1, "a"))
+    assert ready.persist[-1] == ("vote", Ballot(1, "a"))
 
 
 def test_a_coordinator_steps_down_before_a_newer_term():

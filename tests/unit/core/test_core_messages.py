@@ -13,6 +13,7 @@ from holdfast.core.reader import Reader
 from holdfast.core.stage import StageDriver
 from holdfast.model import messages as m
 from holdfast.model.config import Config
+from holdfast.model.found import Found
 from holdfast.model.record import NO_RECORD, first_record
 from holdfast.model.topology import layered
 from holdfast.runtime.net.links import BULK, FAST, key_of, lane_of
@@ -32,7 +33,7 @@ def node() -> Node:
     names = ("n0", "n1", "n2")
     first = first_record(SHAPE, names)
     return Node(
-        "n0", names, SHAPE, Config(), lambda spec: WindowSum(spec, 10, Costs(), Meter()), Random(1), {}, first, 0
+        "n0", names, SHAPE, Config(), lambda spec: WindowSum(spec, 10, Costs(), Meter()), Random(1), Found(), first, 0
     )
 
 
@@ -68,6 +69,11 @@ def test_the_key_of_a_message_is_made_of_its_fields(kind):
     assert set(kind.key or ()) <= set(kind.__struct_fields__)
 
 
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)
+def test_no_field_of_a_message_hides_what_every_message_has(kind):
+    assert not set(kind.__struct_fields__) & {name for name in vars(m.Message) if not name.startswith("__")}
+
+
 def test_two_messages_of_one_key_say_the_same():
     first = m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=0, ack=0)
     later = m.Subscribe(edge="u0.0", consumer="r0", epoch=2, at=9, ack=4)
@@ -95,6 +101,7 @@ def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it
     assert made.hears(m.LedgerOpen(stage="s0", epoch=1, query="q"))
     assert not made.hears(m.LedgerOpen(stage="r0", epoch=1, query="q"))
     assert not made.hears(m.Push(record=NO_RECORD))
+    assert made.hears(m.Pasted(shard="u0", epoch=1, round=1, fits=True))
     assert made.hears(m.StageDown(stage="s0", epoch=1))
     assert not made.hears(m.StageDown(stage="u0", epoch=1))
     assert not made.hears(m.Joined(asset="elsewhere", since=1, seat="n1#1"))

@@ -9,19 +9,21 @@ from holdfast.core.node import Node
 from holdfast.core.ready import TICK, ChildDied, DiskFull, Ready, Received, StartStage, StopStage
 from holdfast.model import messages as m
 from holdfast.model.config import MS, Config
+from holdfast.model.found import Ballot, Found
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 
 TOPOLOGY = layered(stages=1, shards=1)
+NEW = Found()
 
 
-def node(name: str = "n0", names=("n0", "n1", "n2"), disk=None) -> tuple[Node, Ready]:
+def node(name: str = "n0", names=("n0", "n1", "n2"), disk=NEW) -> tuple[Node, Ready]:
     def factory(spec):
         return WindowSum(spec, 10, Costs(), Meter())
 
-    made = Node(name, names, TOPOLOGY, Config(), factory, Random(1), disk or {}, first_record(TOPOLOGY, names[:3]), 0)
+    made = Node(name, names, TOPOLOGY, Config(), factory, Random(1), disk, first_record(TOPOLOGY, names[:3]), 0)
     return made, made.start(0)
 
 
@@ -37,7 +39,7 @@ def noted(ready: Ready, word: str) -> list:
 
 
 def test_a_life_is_on_disk_before_anything_else():
-    made, ready = node(disk={"life": 4, "record": first_record(TOPOLOGY, ("n0", "n1", "n2")), "vote": (7, "n1")})
+    made, ready = node(disk=Found(life=4, record=first_record(TOPOLOGY, ("n0", "n1", "n2")), vote=Ballot(7, "n1")))
     assert (made.seat, ready.persist[0]) == ("n0#5", ("life", 5))
     assert (made.election.term, made.election.voted_for) == (7, "n1")
     assert made.host.copies == {}
@@ -137,7 +139,7 @@ def test_one_node_alone_decides_at_once_and_says_that_it_is_degraded():
         Config(),
         lambda spec: WindowSum(spec, 10, Costs(), Meter()),
         Random(1),
-        {},
+        Found(),
         first_record(TOPOLOGY, ("n0",)),
         0,
     )
@@ -157,7 +159,7 @@ def test_a_drain_is_taken_up_by_the_coordinator():
 def test_a_backup_is_spared_while_its_primary_has_been_silent_for_longer():
     names = ("n0", "n1", "n2", "n3", "n4")
     factory = node()[0].host.factory
-    made = Node("n2", names, TOPOLOGY, Config(), factory, Random(1), {}, first_record(TOPOLOGY, names), 0)
+    made = Node("n2", names, TOPOLOGY, Config(), factory, Random(1), Found(), first_record(TOPOLOGY, names), 0)
     made.start(0)
     made.step(TICK, 400 * MS)
     for voter, at_ms in (("n0", 400), ("n3", 400), ("n4", 400), ("n1", 500)):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from holdfast.core.placement import Reports, plan
-from holdfast.model.ids import LEDGER, life_of, name_of
+from holdfast.model.ids import ledger_of, life_of, name_of
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
 
@@ -84,8 +84,8 @@ def test_a_restart_before_anybody_noticed_is_a_failure_of_the_old_life():
     made = after(record, hellos={"n0": 2})
     assert made.members["n0"] == 2
     assert made.places["u0"].primary == "n1#1"
-    ledger = made.places["s0" + LEDGER]
-    assert ledger == record.places["s0" + LEDGER]
+    ledger = made.places[ledger_of("s0")]
+    assert ledger == record.places[ledger_of("s0")]
     assert made.places["s0"].epoch == 2
 
 

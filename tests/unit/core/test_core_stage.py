@@ -12,6 +12,7 @@ from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, digest_of
 from holdfast.model.config import MS, Config
+from holdfast.model.found import KeptPage
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
@@ -279,7 +280,7 @@ def test_a_copy_is_kept_under_the_right_place_and_an_old_one_is_nothing():
     made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=9, page=page), 0, ready)
     assert ready.send == []
     made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=page), 0, ready)
-    assert ready.persist == [("ledger/s0.ledger", (4, page))]
+    assert ready.persist == [("ledger/s0.ledger", KeptPage(4, page))]
     made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=m.LedgerPage("q", 1, None)), 0, ready)
     assert made.page == page
 
@@ -287,7 +288,7 @@ def test_a_copy_is_kept_under_the_right_place_and_an_old_one_is_nothing():
 def test_who_joins_starts_from_nothing_unless_it_restarted_while_joining():
     joining = Place(primary="n1", joining="n2", since=6)
     page = m.LedgerPage("q", 2, commit(3))
-    stale, restarted = Ledger("s0.ledger", "n2", page, 4), Ledger("s0.ledger", "n2", page, 6)
+    stale, restarted = (Ledger("s0.ledger", "n2", KeptPage(since, page)) for since in (4, 6))
     for made in (stale, restarted):
         made.on_place(joining, Ready())
     assert stale.page.commit is None

@@ -18,6 +18,7 @@ import pytest
 from holdfast.core.ready import Spill
 from holdfast.errors import DamagedJournalError, PeerError, StateError
 from holdfast.model.block import Block, Digest, shard_block
+from holdfast.model.found import Ballot, ledger_entry, vote_entry
 from holdfast.model.messages import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
 from holdfast.runtime.disk import journal as disk
@@ -38,9 +39,9 @@ COMMIT = CommitRecord(
 )
 ITEMS: list[tuple[str, object]] = [
     ("life", 2),
-    ("vote", (3, "n1")),
+    vote_entry(3, "n1"),
     ("record", RECORD),
-    ("ledger/s0.ledger", (2, LedgerPage("q", 1, COMMIT))),
+    ledger_entry("s0.ledger", 2, LedgerPage("q", 1, COMMIT)),
 ]
 
 
@@ -70,9 +71,9 @@ def fill(path: Path) -> None:
 def test_what_was_written_is_there_in_the_next_life_with_its_types(tmp_path: Path):
     journal = Journal(tmp_path / "journal")
     journal.write(ITEMS)
-    journal.write([("vote", (4, None))])
+    journal.write([vote_entry(4, None)])
     journal.close()
-    assert Journal(tmp_path / "journal").content == {**dict(ITEMS), "vote": (4, None)}
+    assert Journal(tmp_path / "journal").content == {**dict(ITEMS), "vote": Ballot(4, None)}
 
 
 def test_a_torn_tail_is_cut_off_wherever_it_was_torn(tmp_path: Path):
@@ -143,10 +144,10 @@ def test_a_journal_that_grows_is_compacted(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(disk, "COMPACT_BYTES", 2_000)
     journal = Journal(tmp_path / "journal")
     for term in range(500):
-        journal.write([("vote", (term, "n1")), *ITEMS[2:]])
+        journal.write([vote_entry(term, "n1"), *ITEMS[2:]])
     journal.close()
     assert (tmp_path / "journal").stat().st_size < 4_000
-    assert Journal(tmp_path / "journal").content == {"vote": (499, "n1"), **dict(ITEMS[2:])}
+    assert Journal(tmp_path / "journal").content == {"vote": Ballot(499, "n1"), **dict(ITEMS[2:])}
 
 
 def test_a_journal_that_cannot_be_compacted_leaks_nothing_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,8 @@ from holdfast.core.copy import Copy
 from holdfast.errors import InputError
 from holdfast.model.block import WATERMARK_MAX, batch_block
 from holdfast.model.config import Config
-from holdfast.model.plan import InputPlan, OperatorPlan, Plan, shard_id, to_core
+from holdfast.model.ids import shard_id
+from holdfast.model.plan import InputPlan, OperatorPlan, Plan, to_core
 from holdfast.model.topology import ShardSpec, Topology
 from holdfast.operators import END, START, Capture, StateConfig
 from holdfast.operators.build import build

@@ -18,6 +18,7 @@ from holdfast.errors import ConfigError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
+from holdfast.model.found import Found
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, first_record
@@ -108,7 +109,15 @@ def test_no_record_places_a_port_and_no_node_starts_it():
     for name in names:
         config = Config(standby=True)
         node = Node(
-            name, names, topology, config, lambda spec: WindowSum(spec, 10, Costs(), Meter()), Random(1), {}, record, 0
+            name,
+            names,
+            topology,
+            config,
+            lambda spec: WindowSum(spec, 10, Costs(), Meter()),
+            Random(1),
+            Found(),
+            record,
+            0,
         )
         ready = node.start(0)
         assert not [e for e in ready.apply if isinstance(e, StartStage | WarmStage)]

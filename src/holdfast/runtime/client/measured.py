@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.model.plan import OperatorPlan, Plan, operator_of
+from holdfast.model.ids import operator_of
+from holdfast.model.plan import OperatorPlan, Plan
 
 #: A node that has no history is taken to fail this rarely.
 PRIOR_MTBF_S = 30 * 86_400.0

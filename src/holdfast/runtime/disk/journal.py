@@ -23,13 +23,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from holdfast.errors import DamagedJournalError, StateError
-from holdfast.model.messages import LedgerPage
-from holdfast.model.record import Record
+from holdfast.model.found import VALUES, kind_of
 
 #: Mark, length of the body, CRC of that length and the body.
 _HEAD = struct.Struct("<4sII")
@@ -38,12 +36,7 @@ COMPACT_BYTES = 1 << 20
 RETRY_S = 0.5
 
 _encoder = msgspec.msgpack.Encoder()
-_TYPES: dict[str, Any] = {
-    "life": msgspec.msgpack.Decoder(tuple[str, int]),
-    "vote": msgspec.msgpack.Decoder(tuple[str, tuple[int, str | None]]),
-    "record": msgspec.msgpack.Decoder(tuple[str, Record]),
-    "ledger": msgspec.msgpack.Decoder(tuple[str, tuple[int, LedgerPage]]),
-}
+_decoders = {kind: msgspec.msgpack.Decoder(tuple[str, value]) for kind, value in VALUES.items()}
 _items = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _key = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
@@ -124,7 +117,7 @@ class Journal:
     def _decode(self, item: msgspec.Raw) -> tuple[str, object]:
         key, _ = _key.decode(item)
         try:
-            return _TYPES[key.partition("/")[0]].decode(item)
+            return _decoders[kind_of(key)].decode(item)
         except (KeyError, msgspec.MsgspecError) as error:
             raise StateError(
                 "a journal's entry cannot be understood",

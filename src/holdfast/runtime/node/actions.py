@@ -27,7 +27,8 @@ from holdfast.core.ready import Left, Tuned
 from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
-from holdfast.model.plan import Plan, shard_id
+from holdfast.model.ids import shard_id
+from holdfast.model.plan import Plan
 from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.rows import batches_of

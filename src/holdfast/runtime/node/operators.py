@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check
-from holdfast.model.ids import Edge
-from holdfast.model.plan import OperatorPlan, Plan, operator_of, to_micros
+from holdfast.model.ids import Edge, operator_of, port_of
+from holdfast.model.plan import OperatorPlan, Plan, to_micros
 from holdfast.model.topology import ShardSpec
 from holdfast.operators import END, LEFT, RIGHT, START, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
 from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
@@ -222,7 +222,7 @@ def _input_of(edge: Edge, operator: OperatorPlan, plan: Plan) -> int:
         source = producer
     else:
         source = operator_name(producer)
-        port = int(edge.rpartition(".")[2])
+        port = port_of(edge)
         for name, index, shards, _ in plan.operator(source).feeds if port else ():
             if port <= shards:
                 if name == operator.name:

@@ -19,9 +19,10 @@ import msgspec
 from holdfast.core.node import Node
 from holdfast.core.ready import ChildDied, DiskFull, Effect, Spill, StartStage, StopStage, Unreachable, WarmStage
 from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
+from holdfast.model import found
 from holdfast.model import messages as m
 from holdfast.model.block import Block
-from holdfast.model.ids import Address, Asset, Edge, Name, name_of
+from holdfast.model.ids import Address, Asset, Edge, Name, maker_of, name_of
 from holdfast.model.plan import Plan
 from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
@@ -170,7 +171,8 @@ class NodeProcess:
         config = self.config
         self.journal = self._open_journal()
         self.warm = True
-        if "life" not in self.journal.content:
+        on_disk = found.read(self.journal.content)
+        if not on_disk.life:
             self._wait_for_others()
         names = tuple(sorted(config.endpoints))
         factory = Factory(
@@ -183,7 +185,7 @@ class NodeProcess:
             config.core(),
             factory,
             Random(),
-            self.journal.content,
+            on_disk,
             first_record(plan.topology, names),
             time.monotonic_ns(),
         )
@@ -384,7 +386,7 @@ class NodeProcess:
 
     def _spillable(self, edge: Edge, to: int) -> list[Block]:
         """Blocks of an edge before a position, asked of the loop."""
-        shard = edge.rpartition(".")[0]
+        shard = maker_of(edge)
 
         def find(node: Node, now_ns: int) -> list[Block]:
             copy = node.host.copies.get(shard)
