@@ -324,7 +324,7 @@ def _guard(started: LocalRun, sla: float, prior_s: float, console: Console) -> C
     began = time.monotonic()
 
     def tune(operator: str, seconds: float) -> None:
-        started.run.ask("tune", {"operator": operator, "capture_period_ms": seconds * 1000})
+        started.run.ask("protect", {"operator": operator, "capture_period_ms": seconds * 1000})
 
     def tell(kind: str, text: str, fields: dict[str, Any]) -> None:
         write_event(started.run.path, kind, text, **fields)

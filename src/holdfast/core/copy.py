@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from holdfast.core.arriving import Pasting
 from holdfast.core.operator import Operator
 from holdfast.errors import HoldfastError, InvariantError, check
 from holdfast.logs.inbox import Inbox
@@ -39,17 +40,19 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "based", "consumed_since", "failed", "hollow", "inboxes", "inputs", "op", "outputs", "pasted", "spec",
-        "watermark",
+        "consumed_since", "failed", "hollow", "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "scan",
+        "spec", "watermark",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
         self.spec = spec
         self.op = op
-        #: False for a joining copy that waits for its first whole capture.
-        self.based = based
-        #: A paste failed half-way: the operator's state is of no position, and only a whole capture makes it good.
+        #: How far the scan that brings this image up has come: the cursor of its next chunk; -1: the image is complete.
+        self.scan = -1 if based else 0
+        #: A paste failed half-way: the operator's state is of no position, and only a new scan makes it good.
         self.hollow = False
+        #: A capture that this copy holds and has not pasted to its end.
+        self.pasting: Pasting | None = None
         self.inboxes: dict[Edge, Inbox] = {e: Inbox(e, based) for e in spec.inputs if topology.is_stage_edge(e)}
         self.inputs = [Input(edge, self.inboxes.get(edge)) for edge in sorted(spec.inputs)]
         self.outputs = [
@@ -67,6 +70,15 @@ class Copy:
     @property
     def id(self) -> Asset:
         return self.spec.id
+
+    @property
+    def based(self) -> bool:
+        """Is this a complete image, or running state?"""
+        return self.scan < 0
+
+    def holds_to(self, edge: Edge) -> int:
+        """Where this copy would stand if it ran now: a held capture is pasted first."""
+        return self.pasting.head.to[edge] if self.pasting else self.input(edge).position
 
     def positions(self) -> dict[Edge, int]:
         return {i.edge: i.position for i in self.inputs}
@@ -127,30 +139,43 @@ class Copy:
         return block
 
     def fits(self, capture: Capture) -> bool:
-        """An image accepts only what starts where it stands."""
-        stands = self.based and all(capture.start[i.edge] == i.position for i in self.inputs)
-        return capture.whole or (stands and self.op.fits(capture.state))
+        """An image accepts only what starts where it stands; the first chunk of a scan fits everywhere."""
+        if capture.scan == 0:
+            return True
+        stands = capture.scan == self.scan and all(capture.start[i.edge] == i.position for i in self.inputs)
+        return stands and not self.hollow and self.op.fits(capture.state)
 
-    def paste(self, capture: Capture) -> list[tuple[Edge, Block]]:
-        """Bring this image to where the capture was taken; returns blocks that a whole capture let it seal."""
+    def paste_piece(self) -> list[tuple[Edge, Block]] | None:
+        """Paste one piece of the capture that is held; after the last, stand where it was taken.
+
+        Returns the blocks that the start of a scan let this copy seal, once everything is pasted; None: not yet.
+        """
+        pasting = self.pasting
+        if pasting is None:
+            raise InvariantError("nothing is held that could be pasted", detail=self.id)
+        head = pasting.head
         self.hollow = True
-        self.op.paste(capture.state, capture.whole)
+        self.op.paste(pasting.left[-1])
+        pasting.left.pop()
+        if pasting.left:
+            return None
         self.hollow = False
+        self.pasting = None
         sealed: list[tuple[Edge, Block]] = []
         for i in self.inputs:
-            i.position = capture.to[i.edge]
-            i.watermark = capture.watermarks[i.edge]
+            i.position = head.to[i.edge]
+            i.watermark = head.watermarks[i.edge]
             if i.inbox is None:
                 continue
-            if capture.whole:
-                sealed.extend((i.edge, block) for block in i.inbox.rebase(capture.handed[i.edge]))
+            if head.scan == 0:
+                sealed.extend((i.edge, block) for block in i.inbox.rebase(head.handed[i.edge]))
                 i.queue = i.inbox.sealed
             i.inbox.drop(i.position)
         for queue in self.outputs:
-            queue.paste(capture.outputs[queue.edge], capture.whole)
+            queue.paste(head.outputs[queue.edge], head.scan == 0)
         self.watermark = min(i.watermark for i in self.inputs)
-        self.based = True
-        self.pasted = (capture.epoch, capture.round)
+        self.scan = -1 if head.done else self.op.scanned
+        self.pasted = (head.epoch, head.round)
         return sealed
 
     def promote(self, leases_until_ns: int) -> None:

@@ -184,14 +184,23 @@ class Election:
         self.coordinator = self.name
         ready.notes.append(notes.Elected(self.name, self.term))
         mine = self.accepted
-        self.propose(mine.members, mine.places, mine.draining, now_ns, ready)
+        self.propose(mine.members, mine.places, mine.draining, mine.protection, now_ns, ready)
 
     # --- the record
 
-    def propose(self, members: dict, places: dict, draining: tuple, now_ns: int, ready: Ready) -> None:
+    def propose(
+        self, members: dict, places: dict, draining: tuple, protection: dict, now_ns: int, ready: Ready
+    ) -> None:
         """Compare-and-set: the next version after the one this coordinator has accepted."""
         before = self.accepted
-        record = Record(version=before.version + 1, term=self.term, members=members, places=places, draining=draining)
+        record = Record(
+            version=before.version + 1,
+            term=self.term,
+            members=members,
+            places=places,
+            draining=draining,
+            protection=protection,
+        )
         self.accepted = record
         ready.persist.append(record_entry(record))
         self.appended = {self.name: None}

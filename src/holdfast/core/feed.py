@@ -13,7 +13,7 @@ from holdfast.core.ready import Ready
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
 from holdfast.model.block import Block
-from holdfast.model.ids import Address, Consumer, Edge
+from holdfast.model.ids import Address, Consumer, Edge, Seat
 from holdfast.model.messages import Data, Subscribe
 
 
@@ -32,6 +32,7 @@ class Feed:
         "next",
         "producer_epoch",
         "query",
+        "seat",
     )
 
     def __init__(
@@ -44,6 +45,7 @@ class Feed:
         *,
         bare: bool = False,
         query: str = "",
+        seat: Seat = "",
     ) -> None:
         self.edge = edge
         self.consumer = consumer
@@ -54,6 +56,8 @@ class Feed:
         self.credit_max = credit_max
         self.bare = bare
         self.query = query
+        #: Which copy of a consuming shard this is; "" for a reader.
+        self.seat = seat
         #: Newest epoch of the producer that this consumer has heard of: older rows are refused. Never goes back.
         self.producer_epoch = 0
         self.heard_ns = 0
@@ -70,6 +74,7 @@ class Feed:
                 ack=self.ack,
                 bare=self.bare,
                 query=self.query,
+                seat=self.seat,
             )
             ready.send.append((producer, message))
 

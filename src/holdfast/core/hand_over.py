@@ -123,6 +123,6 @@ class HandOver:
         if block is None:
             return
         ready.notes.append(notes.Sealed(copy.id, edge, self.host.seat, block))
-        primary = self.host.primaries.get(copy.id)
-        if primary is not None:
-            primary.pump(now_ns, ready)
+        runner = self.host.runners.get(copy.id)
+        if runner is not None:
+            runner.pump(now_ns, ready)

@@ -6,27 +6,28 @@ a copy sees it. The copies themselves know nothing of other nodes.
 
 from __future__ import annotations
 
-import msgspec
-
-from holdfast.core.checkpoint import method_of
+from holdfast.core.arriving import Arriving, Pasting, key_of
 from holdfast.core.copy import Copy
 from holdfast.core.operator import OperatorFactory
-from holdfast.core.primary import Primary, spill
+from holdfast.core.outlet import spill
+from holdfast.core.protect import Pace, maker
 from holdfast.core.ready import Left, Ready, Spill
 from holdfast.core.roles import TRANSITIONS, Action, State, role_of
+from holdfast.core.runner import Runner
+from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Seat
-from holdfast.model.messages import Capture, Data, Joined, Message, Pasted, Subscribe, Yielded
+from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, Subscribe
 from holdfast.model.record import NO_RECORD, Place, Record
 from holdfast.model.topology import Topology
 
 
 class Host:
     __slots__ = (
-        "config", "copies", "disk_full", "early", "factory", "first_version", "method", "primaries", "record",
-        "seat", "states", "topology", "tuned",
+        "arriving", "config", "copies", "disk_full", "factory", "first_version", "pace", "record", "runners", "seat",
+        "states", "topology",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -34,29 +35,17 @@ class Host:
         self.topology = topology
         self.config = config
         self.factory = factory
-        self.method = method_of(config)
+        self.pace = Pace(config.transfer_bytes_per_s)
         self.record: Record = NO_RECORD
-        #: Version of the record a pipeline starts with: only under it may a shard start empty.
+        #: Version of the record a pipeline starts with: only under it may a shard start empty and complete.
         self.first_version = 1
         self.states: dict[Asset, State] = {}
         #: Every copy on this node, whatever its role; and those that run.
         self.copies: dict[Asset, Copy] = {}
-        self.primaries: dict[Asset, Primary] = {}
-        #: Captures that came before the record they belong to: one per shard, the newest.
-        self.early: dict[Asset, tuple[Seat, Capture]] = {}
+        self.runners: dict[Asset, Runner] = {}
+        #: The newest capture of each shard, while pieces of it, or the record it belongs to, are still to come.
+        self.arriving: dict[Asset, Arriving] = {}
         self.disk_full = False
-        #: Settings of shards that differ from the node's.
-        self.tuned: dict[Asset, Config] = {}
-
-    def config_of(self, shard: Asset) -> Config:
-        return self.tuned.get(shard, self.config)
-
-    def tune(self, shards: tuple[Asset, ...], capture_period_ns: int) -> None:
-        """Capture these shards so often from now on, whether they run here now or later."""
-        for shard in shards:
-            self.tuned[shard] = msgspec.structs.replace(self.config, capture_period_ns=capture_period_ns)
-            if shard in self.primaries:
-                self.primaries[shard].config = self.tuned[shard]
 
     # --- the record
 
@@ -67,11 +56,12 @@ class Host:
             place = record.places[shard]
             if place != before.places.get(shard):
                 self._on_place(shard, place, now_ns, ready)
-        for primary in self.primaries.values():
-            primary.on_record(record, now_ns, ready)
-        early, self.early = self.early, {}
-        for source, capture in early.values():
-            self.on_capture(source, capture, now_ns, ready)
+            elif shard in self.runners and record.protection_of(shard) != before.protection_of(shard):
+                self.runners[shard].on_protection(record.protection_of(shard), now_ns)
+        for runner in self.runners.values():
+            runner.on_record(record, now_ns, ready)
+        for shard in list(self.arriving):
+            self._take(shard, ready)
 
     def _on_place(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         state = self.states.get(shard, State.ABSENT)
@@ -100,8 +90,7 @@ class Host:
                 if place.primary == self.seat:
                     self._run(shard, place, now_ns, ready)
             case Action.JOIN | Action.REJOIN:
-                self.primaries.pop(shard, None)
-                self._unspill(shard, ready)
+                self._forget(shard, ready)
                 self.copies[shard] = self._new_copy(shard, based=False)
                 ready.notes.append(notes.Joining(shard, self.seat, place.since))
             case Action.KEEP:
@@ -112,39 +101,44 @@ class Host:
             case Action.RETARGET:
                 self._retarget(shard, place, now_ns, ready)
             case Action.DEMOTE:
-                self.primaries.pop(shard)
+                self.runners.pop(shard)
                 self.copies[shard].demote()
                 ready.notes.append(notes.Demoted(shard, self.seat, place.epoch))
             case Action.DROP:
-                self.primaries.pop(shard, None)
-                self._unspill(shard, ready)
+                self._forget(shard, ready)
                 self.copies.pop(shard, None)
                 ready.notes.append(notes.Dropped(shard, self.seat, place.epoch))
 
     def _check_based(self, shard: Asset, place: Place) -> None:
-        if not self.copies[shard].based:
+        copy = self.copies[shard]
+        if not copy.based and not (copy.pasting and copy.pasting.head.done):
             raise InvariantError("a copy without an image is named", detail=f"{shard} on {self.seat}: {place}")
 
     def _promote(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        if self.copies[shard].hollow:
+        """What is held is pasted first: the primary was told that it is safe here."""
+        copy = self.copies[shard]
+        while copy.pasting is not None:
+            self._paste(shard, ready)
+        if copy.hollow:
             raise InvariantError(
                 "an image that was lost in a failed paste would run", detail=f"{shard} on {self.seat}: {place}"
             )
-        self.copies[shard].promote(now_ns + self.config.lease_ns)
+        copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
 
     def _retarget(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        primary = self.primaries[shard]
-        if place.epoch == primary.epoch:
-            primary.on_place(place, now_ns, ready)
+        runner = self.runners[shard]
+        if place.epoch == runner.epoch:
+            runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
             return
-        if not primary.frozen:
+        if not runner.frozen:
             raise InvariantError("a primary missed an epoch of its own", detail=f"{shard} on {self.seat}: {place}")
         self.copies[shard].demote()  # it handed over, missed that it was backup, and is primary again
         self._promote(shard, place, now_ns, ready)
 
-    def _unspill(self, shard: Asset, ready: Ready) -> None:
-        """A copy goes: so do its files."""
+    def _forget(self, shard: Asset, ready: Ready) -> None:
+        """A copy goes: so do its files, and what was on its way to it."""
+        self.runners.pop(shard, None)
         for queue in self.copies[shard].outputs if shard in self.copies else ():
             if queue.spilled_to:
                 ready.apply.append(Spill(edge=queue.edge, trimmed=queue.next, to=0))
@@ -159,71 +153,145 @@ class Host:
     def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
         ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
-        primary = Primary(copy, place, self.topology, self.config_of(shard), self.method, now_ns)
-        self.primaries[shard] = primary
-        primary.on_record(self.record, now_ns, ready)
-        primary.on_place(place, now_ns, ready)
+        make_guard = maker(copy, self.config, self.pace)
+        self.runners[shard] = runner = Runner(copy, place, self.topology, self.config, make_guard)
+        runner.on_record(self.record, now_ns, ready)
+        runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
 
-    # --- messages
+    # --- streams
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
-        primary = self.primaries.get(self.topology.producer[message.edge])
-        if primary is None:
+        runner = self.runners.get(self.topology.producer[message.edge])
+        if runner is None:
             return  # the consumer turns to the right node when it has the record
         consumer = self.record.places.get(message.consumer)
-        primary.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
+        runner.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
 
     def on_left(self, event: Left, now_ns: int, ready: Ready) -> None:
         for edge in event.edges:
-            primary = self.primaries.get(self.topology.producer.get(edge, ""))
-            if primary is not None:
-                primary.on_left(edge, event.consumer, now_ns, ready)
+            runner = self.runners.get(self.topology.producer.get(edge, ""))
+            if runner is not None:
+                runner.on_left(edge, event.consumer, now_ns, ready)
 
     def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
         for shard in self.topology.consumers[message.edge]:
-            primary = self.primaries.get(shard)
-            if primary is not None:
-                primary.on_data(message, source, now_ns, ready)
+            runner = self.runners.get(shard)
+            if runner is not None:
+                runner.on_data(message, source, now_ns, ready)
 
-    def on_capture(self, source: Address, message: Capture, now_ns: int, ready: Ready) -> None:
-        """An image takes a capture only from the primary, and only under the place, that the record names."""
-        place = self.record.places[message.shard]
-        if message.since > place.since:
-            self.early[message.shard] = (source, message)
-            return
-        copy = self.copies.get(message.shard)
-        if copy is None or message.since != place.since or place.primary != source or message.epoch != place.epoch:
-            ready.notes.append(notes.StaleCapture(message.shard, self.seat, message.epoch, message.since))
-            return
-        if self.states[message.shard] not in (State.JOINING, State.BACKUP):
-            return
-        number = (message.epoch, message.round)
-        fits = copy.pasted == number
-        if number > copy.pasted:
-            fits = copy.fits(message)
-            if fits:
-                try:
-                    sealed = copy.paste(message)
-                except InvariantError:
-                    raise
-                except (
-                    HoldfastError
-                ) as error:  # no answer: it comes again after a while, and then perhaps there is room
-                    ready.notes.append(notes.PasteFailed(message.shard, self.seat, str(error)))
-                    return
-                for edge, block in sealed:
-                    ready.notes.append(notes.Sealed(message.shard, edge, self.seat, block))
-                spill(copy, ready)  # an image's queues are bounded as its primary's are
-            note = notes.Pasted if fits else notes.Misfit
-            ready.notes.append(note(message.shard, self.seat, *number, message.whole))
-        elif not fits:
-            return  # an old round that was overtaken
-        ready.send.append((source, Pasted(shard=message.shard, epoch=message.epoch, round=message.round, fits=fits)))
+    def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
+        for shard in self.topology.consumers[message.edge]:
+            runner = self.runners.get(shard)
+            if runner is not None:
+                runner.on_here(message)
 
-    def on_pasted(self, source: Seat, message: Pasted, now_ns: int, ready: Ready) -> None:
-        primary = self.primaries.get(message.shard)
-        if primary is not None:
-            primary.on_pasted(source, message, now_ns, ready)
+    # --- captures
+
+    def on_capture(self, source: Seat, message: Capture | CapturePiece, now_ns: int, ready: Ready) -> None:
+        """A capture, or a piece of one. Pieces come in any order, and perhaps before the record they belong to."""
+        shard = message.shard
+        if isinstance(message, Capture) and not message.pieces:
+            self._answer(source, message, ready)
+            return
+        known = self.arriving.get(shard)
+        if known is None or known.key < key_of(message):
+            known = self.arriving[shard] = Arriving(source, key_of(message))
+        if known.key == key_of(message) and known.source == source:
+            known.add(message)
+            self._take(shard, ready)
+
+    on_capture_piece = on_capture
+
+    def _take(self, shard: Asset, ready: Ready) -> None:
+        """Hold a capture that is complete, under the place that the record names, from the primary that it names."""
+        arriving, place = self.arriving[shard], self.record.places[shard]
+        head = arriving.capture()
+        if head is None or head.since > place.since:
+            return
+        del self.arriving[shard]
+        copy = self.copies.get(shard)
+        right = head.since == place.since and place.primary == arriving.source and head.epoch == place.epoch
+        if copy is None or not right:
+            ready.notes.append(notes.StaleCapture(shard, self.seat, head.epoch, head.since))
+            return
+        if self.states[shard] not in (State.JOINING, State.BACKUP):
+            return
+        if copy.pasting is not None or (head.epoch, head.round) <= copy.pasted:
+            self._answer(arriving.source, head, ready)
+            return
+        fits = copy.fits(head)
+        if fits:
+            copy.pasting = Pasting(arriving.source, head, arriving.state())
+            ready.idle = True
+        else:
+            ready.notes.append(notes.Misfit(shard, self.seat, head.epoch, head.round, head.scan == 0))
+        ready.send.append((arriving.source, Held(shard=shard, epoch=head.epoch, round=head.round, fits=fits)))
+
+    def _answer(self, source: Seat, head: Capture, ready: Ready) -> None:
+        """Say again how far a round is that came before."""
+        copy = self.copies.get(head.shard)
+        if copy is None:
+            return
+        number = (head.epoch, head.round)
+        if copy.pasting is not None and (copy.pasting.head.epoch, copy.pasting.head.round) == number:
+            ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True)))
+        elif copy.pasted == number:
+            ready.send.append((source, Pasted(shard=head.shard, epoch=head.epoch, round=head.round)))
+
+    def _paste(self, shard: Asset, ready: Ready) -> bool:
+        """One piece of what is held; true if that was the last."""
+        copy = self.copies[shard]
+        pasting = copy.pasting
+        if pasting is None:
+            return True
+        head = pasting.head
+        try:
+            sealed = copy.paste_piece()
+        except InvariantError:
+            raise
+        except HoldfastError as error:
+            copy.pasting = None
+            ready.notes.append(notes.PasteFailed(shard, self.seat, str(error)))
+            answer = Held(shard=shard, epoch=head.epoch, round=head.round, fits=False)
+            ready.send.append((pasting.source, answer))
+            return True
+        if sealed is None:
+            return False
+        for edge, block in sealed:
+            ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
+        spill(copy, ready)  # an image's queues are bounded as its primary's are
+        ready.notes.append(notes.Pasted(shard, self.seat, head.epoch, head.round, head.scan == 0))
+        ready.send.append((pasting.source, Pasted(shard=shard, epoch=head.epoch, round=head.round)))
+        return True
+
+    def on_held(self, source: Seat, message: Held | Pasted, now_ns: int, ready: Ready) -> None:
+        runner = self.runners.get(message.shard)
+        if runner is not None:
+            runner.on_answer(source, message, now_ns, ready)
+
+    on_pasted = on_held
+
+    # --- tasks
+
+    def tasks(self, now_ns: int) -> list[Task]:
+        """What could be done now for the sake of availability."""
+        pastes = [self._paste_task(shard) for shard, copy in self.copies.items() if copy.pasting is not None]
+        due = [shard for shard, runner in self.runners.items() if runner.wants_protection(now_ns)]
+        return pastes + [self._capture_task(shard) for shard in due]
+
+    def _paste_task(self, shard: Asset) -> Task:
+        copy = self.copies[shard]
+        cost_ns = copy.op.paste_ns(copy.pasting.left[-1]) if copy.pasting else 0
+        return Task(PASTE, shard, cost_ns, lambda now_ns, ready: self._paste(shard, ready))
+
+    def _capture_task(self, shard: Asset) -> Task:
+        def run(now_ns: int, ready: Ready) -> bool:
+            self.runners[shard].protect(now_ns, ready)
+            return True
+
+        return Task(CAPTURE, shard, self.copies[shard].op.delta_ns(), run)
+
+    # --- time and disk
 
     def on_disk(self, full: bool) -> None:
         self.disk_full = full
@@ -232,16 +300,9 @@ class Host:
                 queue.disk_full = full
 
     def on_tick(self, now_ns: int, ready: Ready) -> None:
-        for primary in self.primaries.values():
-            primary.on_tick(now_ns, ready)
+        for runner in self.runners.values():
+            runner.on_tick(now_ns, ready)
 
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
-        found: list[Message] = []
-        for shard, primary in self.primaries.items():
-            place = primary.place
-            if place.joining and place.joining in primary.rounds.made:
-                found.append(Joined(asset=shard, since=place.since, seat=place.joining))
-            elif place.moving and primary.has_yielded():
-                found.append(Yielded(asset=shard, since=place.since))
-        return found
+        return [message for runner in self.runners.values() for message in runner.reports()]

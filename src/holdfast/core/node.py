@@ -19,16 +19,17 @@ from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
     ChildDied,
     DiskFull,
+    Idle,
     Left,
     Ready,
     Received,
     StartStage,
     StopStage,
     Tick,
-    Tuned,
     Unreachable,
     WarmStage,
 )
+from holdfast.core.tasks import Task, scheduler_of
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import Config
@@ -39,6 +40,9 @@ from holdfast.model.topology import Topology
 
 #: A part's method for one kind of message: (source, message, now_ns, ready). Its name says which: `Message.handler`.
 Handler = Callable[..., object]
+
+#: With every tick, idle or not, so many budgets of an idle moment: who is never idle is protected all the same.
+TICK_BUDGETS = 4
 
 #: In place of an epoch: the driver only stands by.
 WARM = 0
@@ -72,6 +76,7 @@ class Node:
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
         self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
+        self.scheduler = scheduler_of(config.scheduler)
         #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
         self.stages: dict[Asset, int] = {}
         self.dead_children: dict[Asset, int] = {}
@@ -104,7 +109,7 @@ class Node:
         ready.wake_ns = now_ns + self.config.heartbeat_ns
         return ready
 
-    def step(self, event: Received | Tick | DiskFull | ChildDied | Unreachable | Tuned | Left, now_ns: int) -> Ready:
+    def step(self, event: Received | Tick | Idle | DiskFull | ChildDied | Unreachable | Left, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
             message = event.message
@@ -112,8 +117,8 @@ class Node:
                 self.handlers[type(message)](event.source, message, now_ns, ready)
         elif isinstance(event, ChildDied):
             self.dead_children[event.stage] = event.epoch
-        elif isinstance(event, Tuned):
-            self.host.tune(event.shards, event.capture_period_ns)
+        elif isinstance(event, Idle):
+            self._on_idle(event, now_ns, ready)
         elif isinstance(event, Left):
             self.host.on_left(event, now_ns, ready)
         elif isinstance(event, Unreachable):
@@ -152,9 +157,27 @@ class Node:
             self._suspect_the_silent(now_ns)
         self.election.on_tick(now_ns, self._jitter(), ready)
         self.host.on_tick(now_ns, ready)
+        self._on_idle(Idle(TICK_BUDGETS * self.config.idle_budget_ns), now_ns, ready)
         for ledger in self.ledgers.values():
             ledger.on_tick(ready)
         ready.wake_ns = now_ns + self.config.heartbeat_ns
+
+    def _on_idle(self, event: Idle, now_ns: int, ready: Ready) -> None:
+        """Captures and pastes, piece by piece while the moment lasts; what is left waits for the next one."""
+        left_ns = event.budget_ns
+        while left_ns > 0:
+            done = self._run_task(now_ns, ready)
+            if done is None:
+                return
+            left_ns -= max(done.cost_ns, self.config.idle_budget_ns // 16)
+        ready.idle = True
+
+    def _run_task(self, now_ns: int, ready: Ready) -> Task | None:
+        """One piece of the work that the scheduler picks; None: there is none."""
+        task = self.scheduler.pick(self.host.tasks(now_ns), now_ns)
+        if task is not None:
+            task.run(now_ns, ready)
+        return task
 
     def _settle(self, now_ns: int, ready: Ready) -> None:
         """After any event: act on a new record, report, and (as coordinator) plan the next one."""
@@ -171,14 +194,14 @@ class Node:
         if reports.is_empty() and self.planned is self.election.accepted:
             return False
         open_suspects = self._judge(reports, now_ns, ready)
-        made = plan(self.election.accepted, reports, self.config.imbalance_max, standby=self.config.standby)
+        made = plan(self.election.accepted, reports, self.config)
         if made is None:
             self.reports = Reports()
             self.reports.suspects = open_suspects
             self.planned = self.election.accepted
             return False
         ready.notes.append(notes.Proposed(self.name, made.version, self.election.term))
-        self.election.propose(made.members, made.places, made.draining, now_ns, ready)
+        self.election.propose(made.members, made.places, made.draining, made.protection, now_ns, ready)
         return self.election.commit == made.version
 
     def _judge(self, reports: Reports, now_ns: int, ready: Ready) -> dict[Name, int]:
@@ -344,6 +367,12 @@ class Node:
 
     def on_joined(self, source: Address, message: m.Joined, now_ns: int, ready: Ready) -> None:
         self.reports.joined[message.asset] = (message.since, message.seat)
+
+    def on_unfit(self, source: Address, message: m.Unfit, now_ns: int, ready: Ready) -> None:
+        self.reports.unfit[message.asset] = (message.since, message.seat)
+
+    def on_set_protection(self, source: Address, message: m.SetProtection, now_ns: int, ready: Ready) -> None:
+        self.reports.protection[message.operator] = message.protection
 
     def on_yielded(self, source: Address, message: m.Yielded, now_ns: int, ready: Ready) -> None:
         self.reports.yielded[message.asset] = message.since

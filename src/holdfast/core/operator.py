@@ -26,20 +26,47 @@ class Operator(Protocol):
         """
         ...
 
-    def capture(self) -> object:
-        """What changed since the last capture; forgets what was dirty."""
+    def delta_ns(self) -> int:
+        """What a delta would take now, as measured so far."""
         ...
 
-    def snapshot(self) -> object:
-        """Everything; leaves the marks of what is dirty as they are."""
+    def paste_ns(self, piece: object) -> int:
+        """What pasting this piece will take, as measured so far."""
         ...
 
-    def fits(self, state: object) -> bool:
-        """Does this capture continue the image? (Positions fit already.)"""
+    def delta(self, bytes_max: int) -> tuple[object, ...]:
+        """What changed since the last delta, in pieces of about `bytes_max`, at least one. Forgets what was dirty.
+
+        Pieces are opaque and never change. They are pasted in this order, all of them or none.
+        """
         ...
 
-    def paste(self, state: object, whole: bool) -> None:
-        """Bring an image to where the capture was taken."""
+    def skip(self) -> None:
+        """Forget what was dirty without carrying it anywhere: a new image gets everything in chunks."""
+        ...
+
+    def mark_all(self) -> None:
+        """Let the next delta carry everything."""
+        ...
+
+    def chunk(self, cursor: int, bytes_max: int) -> tuple[object, int]:
+        """Everything on the pages from `cursor` on, about `bytes_max`, and the cursor after it (-1: that was all).
+
+        Called right after `delta`, so that it is of the same moment; leaves the marks of what is dirty as they are.
+        """
+        ...
+
+    @property
+    def scanned(self) -> int:
+        """Of an image: the cursor of the next chunk; -1: it is complete."""
+        ...
+
+    def fits(self, piece: object) -> bool:
+        """Does this first piece of a delta continue the image? (Positions fit already.)"""
+        ...
+
+    def paste(self, piece: object) -> None:
+        """Take one piece into an image: of a delta only what lies on pages that are here; a first chunk starts anew."""
         ...
 
     def restore(self) -> None:

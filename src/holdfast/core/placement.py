@@ -13,36 +13,40 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, seat_of
+from holdfast.model.config import Config
+from holdfast.model.protection import Protection
 from holdfast.model.record import Record
 
 
 class Reports:
     """What the coordinator has heard since it last changed the record. Entries that no longer apply do no harm."""
 
-    __slots__ = ("downs", "drains", "hellos", "joined", "suspects", "yielded")
+    __slots__ = ("downs", "drains", "hellos", "joined", "protection", "suspects", "unfit", "yielded")
 
     def __init__(self) -> None:
         self.suspects: dict[Name, int] = {}
         self.hellos: dict[Name, int] = {}
         self.joined: dict[Asset, tuple[int, Seat]] = {}
+        self.unfit: dict[Asset, tuple[int, Seat]] = {}
         self.yielded: dict[Asset, int] = {}
+        self.protection: dict[str, Protection] = {}
         self.drains: dict[Name, None] = {}
         self.downs: dict[Asset, int] = {}
 
     def is_empty(self) -> bool:
-        return not (self.suspects or self.hellos or self.joined or self.yielded or self.drains or self.downs)
+        return not any(getattr(self, name) for name in self.__slots__)
 
 
 class Draft:
     """The next record under construction."""
 
-    __slots__ = ("before", "draining", "imbalance_max", "load", "members", "places", "standby", "version")
+    __slots__ = ("before", "config", "draining", "load", "members", "places", "protection", "version")
 
-    def __init__(self, record: Record, imbalance_max: int, standby: bool) -> None:
+    def __init__(self, record: Record, config: Config) -> None:
         self.before = record
         self.version = record.version + 1
-        self.imbalance_max = imbalance_max
-        self.standby = standby
+        self.config = config
+        self.protection = dict(record.protection)
         self.members = dict(record.members)
         self.places = dict(record.places)
         self.draining = record.draining
@@ -51,7 +55,12 @@ class Draft:
     @property
     def changed(self) -> bool:
         before = self.before
-        return self.members != before.members or self.draining != before.draining or self.places != before.places
+        return (self.members, self.draining, self.places, self.protection) != (
+            before.members,
+            before.draining,
+            before.places,
+            before.protection,
+        )
 
     @property
     def leaving(self) -> tuple[Name, ...]:
@@ -64,9 +73,12 @@ class Draft:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, imbalance_max: int = 3, *, standby: bool = False) -> Draft | None:
+def plan(record: Record, reports: Reports, config: Config) -> Draft | None:
     """The next record, or None if nothing is to be done."""
-    made = Draft(record, imbalance_max, standby)
+    made = Draft(record, config)
+    for operator, protection in sorted(reports.protection.items()):
+        if operator in made.protection:
+            made.protection[operator] = protection
     if not _change_members(made, reports):
         _note_drains(made, reports)
     for asset in sorted(made.places):
@@ -141,6 +153,8 @@ def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
     since, seat = reports.joined.get(asset, (-1, ""))
     if place.joining and place.since == since and place.joining == seat:
         made.put(asset, backup=seat, joining=None)
+    elif place.backup and reports.unfit.get(asset) == (place.since, place.backup):
+        made.put(asset, backup=None, joining=place.backup, moving=False)
     elif place.moving and place.backup and reports.yielded.get(asset) == place.since:
         made.put(asset, primary=place.backup, backup=place.primary, epoch=place.epoch + 1, moving=False)
 
@@ -188,11 +202,22 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         return
     backup_stays = place.backup and name_of(place.backup) not in made.leaving
     if not backup_stays:
+        if not _may_join(made, asset):
+            return  # its turn comes when others have joined
         name = _lightest(made, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
             made.put(asset, joining=_seat(made, asset, name), moving=False)
     elif name_of(place.primary) in made.leaving:
         made.put(asset, moving=True)
+
+
+def _may_join(made: Draft, asset: Asset) -> bool:
+    """May its primary's node bring up one more image now? (A ledger is one small page.)"""
+    if is_ledger(asset):
+        return True
+    home = name_of(made.places[asset].primary or "")
+    busy = [a for a, p in made.places.items() if p.joining and p.primary and name_of(p.primary) == home]
+    return sum(not is_ledger(a) for a in busy) < made.config.joins_max
 
 
 def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
@@ -204,7 +229,7 @@ def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
         if name is not None:
             made.put(asset, primary=_seat(made, asset, name), epoch=place.epoch + 1)
             standby = None
-    if made.standby and not standby:
+    if made.config.standby and not standby:
         name = _lightest(made, without=(made.places[asset].primary,))
         standby = _seat(made, asset, name) if name else None
     made.put(asset, backup=standby)
@@ -220,7 +245,7 @@ def _balance(made: Draft) -> None:
         return
     low = min(made.load, key=lambda name: (made.load[name], name))
     high = max(made.load, key=lambda name: (made.load[name], name))
-    if made.load[high] - made.load[low] <= made.imbalance_max:
+    if made.load[high] - made.load[low] <= made.config.imbalance_max:
         return
     for asset in sorted(made.places):
         place = made.places[asset]

@@ -6,7 +6,8 @@ A driver does, in this order and no other:
                  behind this sync too, since it may already speak of what is being written.
     2. send      hand each (address, message) to the network, which may lose, delay, double or reorder it.
     3. apply     do each effect (start a stage, finish a Spark batch, spill).
-    4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set).
+    4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set); feed
+                 Idle as soon as no other event waits, if `idle` says that there is work for such a moment.
 
 `notes` (`model/notes.py`) say what was decided, for stories, checkers and logs. They change nothing.
 """
@@ -35,6 +36,12 @@ class Tick(msgspec.Struct, frozen=True, array_like=True):
 
 
 TICK = Tick()
+
+
+class Idle(msgspec.Struct, frozen=True, array_like=True):
+    """Nothing waits, and the last step asked for such a moment. Work for about so long will hold nobody up."""
+
+    budget_ns: int
 
 
 class StartStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,13 +121,6 @@ class Unreachable(msgspec.Struct, frozen=True, array_like=True):
     life: int
 
 
-class Tuned(msgspec.Struct, frozen=True, array_like=True):
-    """The prescriber, or an operator's hand, says how often these shards are to be captured."""
-
-    shards: tuple[Asset, ...]
-    capture_period_ns: int
-
-
 class Left(msgspec.Struct, frozen=True, array_like=True):
     """A reader on a lease says that it will ask no more for these edges."""
 
@@ -131,7 +131,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True):
 class Ready:
     """What one step wants done. Filled in by the machine and its parts while the step runs."""
 
-    __slots__ = ("apply", "notes", "persist", "send", "wake_ns")
+    __slots__ = ("apply", "idle", "notes", "persist", "send", "wake_ns")
 
     def __init__(self) -> None:
         self.persist: list[tuple[str, object]] = []
@@ -139,6 +139,8 @@ class Ready:
         self.apply: list[Effect] = []
         self.notes: list[Note] = []
         self.wake_ns = 0
+        #: There is work for an idle moment: feed `Idle` when nothing else waits.
+        self.idle = False
 
 
 class Machine(Protocol):

@@ -16,14 +16,14 @@ from collections import deque
 
 from holdfast.errors import check
 from holdfast.model.block import Block, Rows, shard_block
-from holdfast.model.ids import Consumer, Edge
+from holdfast.model.ids import Consumer, Edge, Seat
 from holdfast.model.messages import OutputPart
 
 
 class OutputQueue:
     __slots__ = (
-        "acks", "blocks", "disk_full", "edge", "leases", "memory_max", "next", "owners", "spill_max", "spilled_to",
-        "trimmed",
+        "acks", "blocks", "counted", "disk_full", "edge", "leases", "memory_max", "next", "owners", "said", "spill_max",
+        "spilled_to", "trimmed",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, consumers: tuple[Consumer, ...], memory_max: int, spill_max: int) -> None:
@@ -36,6 +36,9 @@ class OutputQueue:
         self.owners = consumers
         #: Last acknowledged position of each consumer that holds retention; may be beyond `next`.
         self.acks: dict[Consumer, int] = dict.fromkeys(consumers, 0)
+        #: Which running copies of a consuming shard count, and what each of them has acknowledged.
+        self.counted: dict[Consumer, tuple[Seat, ...]] = {}
+        self.said: dict[Consumer, dict[Seat, int]] = {}
         #: Until when each leased consumer holds retention.
         self.leases: dict[Consumer, int] = {}
         self.memory_max = memory_max
@@ -93,7 +96,7 @@ class OutputQueue:
         gone = sorted(c for c, until_ns in self.leases.items() if until_ns < now_ns)
         for consumer in gone:
             del self.leases[consumer]
-            self.acks.pop(consumer, None)
+            self._forget(consumer)
         if gone:
             self._trim()
         return gone
@@ -102,16 +105,37 @@ class OutputQueue:
         """A reader lets go of its lease; true if it had one. A sink of the pipeline has none, and holds on."""
         if self.leases.pop(consumer, None) is None:
             return False
-        self.acks.pop(consumer, None)
+        self._forget(consumer)
         self._trim()
         return True
 
-    def ack(self, consumer: Consumer, position: int) -> bool:
-        """Take a cumulative acknowledgement; true if it freed anything. One that comes late or twice is nothing new."""
+    def _forget(self, consumer: Consumer) -> None:
+        self.acks.pop(consumer, None)
+        self.said.pop(consumer, None)
+
+    def count(self, consumer: Consumer, seats: tuple[Seat, ...]) -> None:
+        """The record lets these copies of a consumer run: what each of them still needs is kept."""
+        self.counted[consumer] = seats
+        said = self.said.get(consumer, {})
+        self.said[consumer] = {seat: said[seat] for seat in seats if seat in said}
+
+    def ack(self, consumer: Consumer, position: int, seat: Seat = "") -> bool:
+        """Take a cumulative acknowledgement of one copy; true if it freed anything. A late or doubled one is no news.
+
+        A copy that counts and has not spoken yet holds everything: nobody knows where it stands.
+        """
         known = self.acks.get(consumer)
-        if known is None or position <= known:
+        if known is None:
             return False
-        self.acks[consumer] = position
+        said = self.said.setdefault(consumer, {})
+        said[seat] = max(position, said.get(seat, 0))
+        counted = self.counted.get(consumer, (seat,))
+        if any(copy not in said for copy in counted):
+            return False
+        lowest = min(said[copy] for copy in counted)
+        if lowest <= known:
+            return False
+        self.acks[consumer] = lowest
         return self._trim()
 
     def _trim(self) -> bool:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.model.protection import MS, Protection
 
-MS = 1_000_000
 SECOND = 1_000 * MS
+
+#: Bounds of `chunk_bytes`: each image that is brought up costs a few pieces of memory on both sides.
+CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64, 16 << 20
+#: In which order captures and pastes run (`core/tasks.py`).
+SCHEDULERS = ("period",)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,9 +26,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     election_ns: int = 1_000 * MS
     #: A message that was not answered is sent again after this time.
     retry_ns: int = 100 * MS
-    #: How state is captured, and the time between two captures of a shard.
-    method: str = "delta"
-    capture_period_ns: int = 250 * MS
+    #: How operators are protected that say nothing else, when a pipeline starts. From then on the record has it.
+    protection: Protection = Protection()
+    #: State travels in pieces of about this size, so that no frame and no pause grows with it.
+    chunk_bytes: int = 8 << 20
+    #: Bytes per second that a node may send to bring up new images; None: as fast as they are taken.
+    transfer_bytes_per_s: int | None = None
+    #: How many new images a node brings up at the same time.
+    joins_max: int = 2
+    #: Which captures and pastes run in an idle moment, and in which order.
+    scheduler: str = "period"
+    #: How long a node works at captures and pastes before it looks for other events again.
+    idle_budget_ns: int = 5 * MS
     #: Elements of input that no capture covers: at `soft` a capture is forced, at `hard` the stage is refused.
     retained_soft_max: int = 2_000
     retained_hard_max: int = 20_000
@@ -52,15 +66,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 detail=f"election_ns={self.election_ns}, beat_ns={self.beat_ns}",
                 hint="Let election_ns be several times beat_ns.",
             )
-        if self.method not in ("whole", "delta"):
-            raise ConfigError(
-                "unknown checkpoint method",
-                detail=f"method={self.method!r}",
-                hint="Choose 'whole' or 'delta'.",
-            )
+        self._check_transfers()
         if not 0 < self.retained_soft_max <= self.retained_hard_max:
             raise ConfigError(
                 "a capture would be forced too late to keep the input bounded",
                 detail=f"retained_soft_max={self.retained_soft_max}, retained_hard_max={self.retained_hard_max}",
                 hint="Keep 0 < retained_soft_max <= retained_hard_max.",
+            )
+
+    def _check_transfers(self) -> None:
+        if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+            raise ConfigError(
+                "pieces of a state are too small or too large",
+                detail=f"chunk_bytes={self.chunk_bytes}",
+                hint=f"Keep them between {CHUNK_BYTES_MIN} and {CHUNK_BYTES_MAX} bytes.",
+            )
+        limit = self.transfer_bytes_per_s
+        if limit is not None and limit < self.chunk_bytes:
+            raise ConfigError(
+                "the limit on transfers is less than one piece a second",
+                detail=f"transfer_bytes_per_s={limit}, chunk_bytes={self.chunk_bytes}",
+                hint="Raise the limit, use smaller pieces, or leave the limit out: then there is none.",
+            )
+        if self.joins_max < 1:
+            raise ConfigError(
+                "no image could ever be brought up",
+                detail=f"joins_max={self.joins_max}",
+                hint="Allow at least one at a time.",
+            )
+        if self.scheduler not in SCHEDULERS:
+            raise ConfigError(
+                "unknown scheduler", detail=f"scheduler={self.scheduler!r}", hint=f"Choose {', '.join(SCHEDULERS)}."
             )

@@ -64,8 +64,8 @@ def shard_id(operator: str, number: int) -> Asset:
 
 
 def operator_of(shard: Asset) -> str:
-    """The operator that a planned shard is part of; empty for a shard of another kind."""
-    return shard.rpartition("-")[0]
+    """The operator that a shard is part of; one without a number is an operator of its own."""
+    return shard.rpartition("-")[0] or shard
 
 
 def ledger_of(stage: Asset) -> Asset:

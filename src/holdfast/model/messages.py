@@ -19,6 +19,7 @@ import msgspec
 from holdfast.model.block import Block, Digest, Rows
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, ledger_of
 from holdfast.model.message import Message
+from holdfast.model.protection import Protection
 from holdfast.model.reasons import BarReason, HandOverReason
 from holdfast.model.record import Record
 
@@ -110,6 +111,14 @@ class Joined(Message, frozen=True, kw_only=True):
     seat: Seat
 
 
+class Unfit(Message, frozen=True, kw_only=True):
+    """From a primary to the coordinator: the image of this backup does not continue; it cannot take over."""
+
+    asset: Asset
+    since: int
+    seat: Seat
+
+
 class Yielded(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: I have stopped, and my backup stands where I stand."""
 
@@ -130,6 +139,13 @@ class Drain(Message, frozen=True, kw_only=True):
     name: Name
 
 
+class SetProtection(Message, frozen=True, kw_only=True):
+    """From an operator's hand or the prescriber: protect this operator so from now on."""
+
+    operator: str
+    protection: Protection
+
+
 # --- edges ------------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +163,18 @@ class Subscribe(Message, frozen=True, kw_only=True):
     bare: bool = False
     #: Of a guest: the run that its positions are of. Those of another mean nothing here, even if there are blocks.
     query: str = ""
+    #: Which running copy of a shard asks: each acknowledges for itself.
+    seat: Seat = ""
+    #: Stream nothing: only say (`Here`) from where this consumer could go on.
+    paused: bool = False
+
+
+class Here(Message, frozen=True, kw_only=True):
+    """To a consumer that subscribed paused: what I keep for you begins here."""
+
+    edge: Edge
+    epoch: int
+    first: int
 
 
 class Data(Message, frozen=True, kw_only=True):
@@ -211,7 +239,7 @@ class HandedPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Capture(Message, frozen=True, kw_only=True):
-    """One record for all checkpoint methods. Fits only an image that stands at `start`; a whole one always fits."""
+    """A round's capture for one target: positions, output, and the first piece of the state."""
 
     bulk = heavy = True
     key = ("shard", "epoch", "round")
@@ -220,12 +248,18 @@ class Capture(Message, frozen=True, kw_only=True):
     #: Version of the place under which it was sent: an image that has not seen, or no longer has, this place waits.
     since: int
     round: int
-    whole: bool
+    #: How many pieces carry the state; all but the first are messages of their own. 0: only asks how far the round is.
+    pieces: int
+    state: object
+    #: The cursor at which an image that is being brought up must stand; 0: it starts here; -1: the image is complete.
+    scan: int = -1
+    #: With this round the image is complete.
+    done: bool = True
     start: dict[Edge, int]
     to: dict[Edge, int]
     watermarks: dict[Edge, int]
-    state: object
     outputs: dict[Edge, OutputPart]
+    #: What stages have handed over and is not consumed: only where an image starts.
     handed: dict[Edge, HandedPart]
 
     def with_rows(self, take: Callable[[Rows], Rows]) -> Capture:
@@ -238,13 +272,34 @@ class Capture(Message, frozen=True, kw_only=True):
         return self
 
 
-class Pasted(Message, frozen=True, kw_only=True):
-    """To the primary: this round is in my image, or (`fits` false) I need a whole capture."""
+class CapturePiece(Message, frozen=True, kw_only=True):
+    """A further piece of a capture's state, so that no frame grows with the state."""
+
+    bulk = heavy = True
+    key = ("shard", "epoch", "round", "index")
+    shard: Asset
+    epoch: int
+    since: int
+    round: int
+    index: int
+    state: object
+
+
+class Held(Message, frozen=True, kw_only=True):
+    """To the primary: all of this round is in my memory, whatever happens to you; or (`fits` false) it does not fit."""
 
     shard: Asset
     epoch: int
     round: int
     fits: bool
+
+
+class Pasted(Message, frozen=True, kw_only=True):
+    """To the primary: this round is in my image; the next one may come."""
+
+    shard: Asset
+    epoch: int
+    round: int
 
 
 # --- hand-over from stages ------------------------------------------------------------------------------------------

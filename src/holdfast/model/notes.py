@@ -214,15 +214,26 @@ class StaleCapture(Note, frozen=True):
     since: int
 
 
+class ScanAgain(Note, frozen=True):
+    """A joining image took too long over a round: it is brought up from the start, and holds nobody up meanwhile."""
+
+    checked = False
+    told = Told("scan-again", "{seat} is too slow: its image of {shard} is brought up anew.", 5)
+    shard: Asset
+    epoch: int
+    round: int
+    seat: Seat
+
+
 class Acked(Note, frozen=True):
-    """A primary tells a producer what is safe; `round` made it so (None: it has no target)."""
+    """A shard tells a producer what is safe, as decided under version `since` of its place."""
 
     checked = True
     shard: Asset
     edge: Edge
     position: int
     epoch: int
-    round: int | None
+    since: int
 
 
 # --- edges ------------------------------------------------------------------------------------------------------------

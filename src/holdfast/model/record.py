@@ -8,8 +8,10 @@ batch can be committed with holders that the record has replaced meanwhile.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.model.ids import Asset, Name, Seat, seat_of
+from holdfast.model.ids import Asset, Name, Seat, operator_of, seat_of
+from holdfast.model.protection import Protection
 from holdfast.model.topology import Topology
 
 
@@ -26,8 +28,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     since: int = 1
     #: The primary shall stop, capture and hand over to the backup (drain).
     moving: bool = False
+    #: The mode in force: that of its operator, but still the weaker one until the stronger one holds.
+    mode: str = "passive"
     #: A Spark query: it has no state here, so it moves by starting elsewhere.
     is_stage: bool = False
+
+    @property
+    def running(self) -> tuple[Seat, ...]:
+        """Seats whose copies consume, and acknowledge each for itself."""
+        return (self.primary,) if self.primary else ()
 
     @property
     def holders(self) -> tuple[Seat, ...]:
@@ -46,6 +55,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     members: dict[Name, int]
     places: dict[Asset, Place]
     draining: tuple[Name, ...] = ()
+    #: How each operator is protected.
+    protection: dict[str, Protection] = {}
+
+    def protection_of(self, shard: Asset) -> Protection:
+        return self.protection.get(operator_of(shard), Protection())
 
     @property
     def majority(self) -> int:
@@ -59,7 +73,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 NO_RECORD = Record(version=0, term=0, members={}, places={})
 
 
-def first_record(topology: Topology, names: tuple[Name, ...]) -> Record:
+def first_record(
+    topology: Topology,
+    names: tuple[Name, ...],
+    protection: Protection | None = None,
+    modes: dict[str, str] | None = None,
+) -> Record:
     """The record a pipeline starts with: shards and their backups dealt out round the ring, all empty and in step."""
     ring = sorted(names)
     count = len(ring)
@@ -73,4 +92,9 @@ def first_record(topology: Topology, names: tuple[Name, ...]) -> Record:
     for i, ledger in enumerate(topology.ledgers):
         backup = ring[(i + 2) % count] if count > 1 else None
         places[ledger] = Place(primary=ring[(i + 1) % count], backup=backup)
-    return Record(version=1, term=0, members=dict.fromkeys(ring, 1), places=places)
+    operators = sorted({operator_of(shard) for shard in topology.shard})
+    protection = protection or Protection()
+    protection, modes = protection or Protection(), modes or {}
+    chosen = {name: replace(protection, mode=modes.get(name, protection.mode)) for name in operators}
+    members = dict.fromkeys(ring, 1)
+    return Record(version=1, term=0, members=members, places=places, protection=chosen)

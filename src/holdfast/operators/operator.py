@@ -151,6 +151,11 @@ class StatefulOperator(ABC):
         self._moment = self._digits()
         self.captured = digest_of(self.captured, self._moment, marks)
 
+    def mark_all(self) -> None:
+        """Let the next capture carry everything."""
+        for store in self._stores():
+            store.touch_all()
+
     def chunk(self, cursor: int, bytes_max: int) -> tuple[Chunk, int]:
         """(records from a cursor on that weigh at most `bytes_max`, the cursor after them or END). START starts.
 

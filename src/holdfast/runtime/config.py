@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.config import Config
 from holdfast.model.plan import Plan
+from holdfast.model.protection import Protection
 from holdfast.runtime.net.links import host_port
 from holdfast.runtime.net.security import TlsFiles
 
@@ -65,10 +66,18 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     standby_delay: str = "8 s"
 
     # --- State and queues
+    #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node) or "none".
+    mode: str = "passive"
     #: How state is captured: "delta" (what has changed) or "whole".
     method: str = "delta"
     #: Time between two captures of a shard.
     capture_period: str = "250 ms"
+    #: Size of the pieces in which state goes to another node.
+    chunk: str = "8 MB"
+    #: Bytes per second that a node may send to bring up new copies, for example "50 MB". Empty: no limit.
+    transfer_limit: str = ""
+    #: Number of new copies that a node brings up at the same time.
+    joins: int = 2
     #: Memory for the state of one shard.
     state_limit: str = "1 GB"
     #: Size of the pages that state is kept in.
@@ -109,8 +118,14 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             beat_ns=heartbeat_ns,
             election_ns=duration_ns(self.election, "election"),
             retry_ns=duration_ns(self.retry, "retry"),
-            method=self.method,
-            capture_period_ns=duration_ns(self.capture_period, "capture_period"),
+            protection=Protection(
+                mode=self.mode,
+                method=self.method,
+                period_ns=duration_ns(self.capture_period, "capture_period"),
+            ),
+            chunk_bytes=size_bytes(self.chunk, "chunk"),
+            transfer_bytes_per_s=size_bytes(self.transfer_limit, "transfer_limit") if self.transfer_limit else None,
+            joins_max=self.joins,
             retained_soft_max=self.retained_soft,
             retained_hard_max=self.retained_hard,
             queue_memory_max=self.queue_memory,

@@ -199,10 +199,10 @@ class Checker:
             for seat in (place.primary, place.backup):
                 process = self.world.route(seat) if seat else None
                 copy = process.machine.host.copies.get(consumer) if process else None  # type: ignore[attr-defined]
-                if copy is not None and copy.based and copy.input(edge).position < trimmed:
+                if copy is not None and copy.based and copy.holds_to(edge) < trimmed:
                     self.fail(
                         "trimmed what a recovery needs",
-                        f"{shard} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.input(edge).position}",
+                        f"{shard} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.holds_to(edge)}",
                     )
 
     def _acked(self, source: Address, note: notes.Acked) -> None:
@@ -214,10 +214,10 @@ class Checker:
             return
         process = self.world.route(place.backup)
         copy = process.machine.host.copies.get(shard) if process else None  # type: ignore[attr-defined]
-        if copy is not None and copy.input(edge).position < position:
+        if copy is not None and copy.holds_to(edge) < position:
             self.fail(
                 "acknowledged before it is safe",
-                f"{shard} acknowledges {edge} to {position}; its backup is at {copy.input(edge).position}",
+                f"{shard} acknowledges {edge} to {position}; its backup is at {copy.holds_to(edge)}",
             )
 
     def _reader_acked(self, source: Address, note: notes.ReaderAcked) -> None:

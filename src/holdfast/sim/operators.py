@@ -145,12 +145,27 @@ class WindowSum:
         self.meter.spent_ns += self.costs.capture_window_ns * len(slots)
         return {slot: (self.slots[slot], self.windows[self.slots[slot]]) for slot in slots}
 
-    def capture(self) -> WindowState:
+    def delta_ns(self) -> int:
+        return self.costs.capture_window_ns * len(self.dirty)
+
+    def paste_ns(self, piece: object) -> int:
+        return self.costs.paste_window_ns * len(piece)  # type: ignore[arg-type]
+
+    def delta(self, bytes_max: int) -> tuple[WindowState, ...]:
         check(self.scanned == END, "an image was captured before it had everything")
-        slots = self._taken([self.slot_of[at] for at in self.dirty])
-        base = self.captured
-        self._count(tuple(slots.items()))
-        return WindowState(base, self.captured, self.watermark, slots)
+        slots = list(self._taken([self.slot_of[at] for at in self.dirty]).items())
+        base, each = self.captured, max(1, bytes_max // WINDOW_BYTES)
+        self._count(tuple(slots))
+        parts = [slots[i : i + each] for i in range(0, len(slots), each)] or [[]]
+        # only the last piece makes the image stand where the delta ends
+        last = len(parts) - 1
+        return tuple(
+            WindowState(base, self.captured if i == last else base, self.watermark, dict(part))
+            for i, part in enumerate(parts)
+        )
+
+    def mark_all(self) -> None:
+        self.dirty = dict.fromkeys(self.windows)
 
     def skip(self) -> None:
         check(self.scanned == END, "an image was captured before it had everything")
@@ -168,31 +183,23 @@ class WindowSum:
         end = slots[count] if len(slots) > count else END
         return WindowChunk(self.captured, cursor, end, self.watermark, self._taken(slots[:count])), end
 
-    def snapshot(self) -> WindowChunk:
-        """Everything in one chunk, for a core that knows no chunks yet."""
-        if self.moved:
-            self.skip()
-        return self.chunk(START, WINDOW_BYTES * (1 + len(self.windows)))[0]
+    def fits(self, piece: object) -> bool:
+        if isinstance(piece, WindowChunk):
+            return piece.start == START or (piece.number == self.captured and piece.start == self.scanned)
+        return isinstance(piece, WindowState) and piece.base == self.captured
 
-    def fits(self, state: object) -> bool:
-        if isinstance(state, WindowChunk):
-            return state.start == START or (state.number == self.captured and state.start == self.scanned)
-        return isinstance(state, WindowState) and state.base == self.captured
-
-    def paste(self, state: object, whole: bool = False) -> None:
-        if isinstance(state, WindowChunk):  # from a core that knows no chunks yet
-            self.paste_chunk(state)
+    def paste(self, piece: object) -> None:
+        if isinstance(piece, WindowChunk):
+            self._paste_chunk(piece)
             return
-        if not isinstance(state, WindowState):
-            raise TypeError(f"not a capture of this operator: {state!r}")
-        if not self.fits(state):
-            raise InputError("a capture does not start where the image stands", detail=f"{self.captured}: {state}")
-        self._put(state.watermark, {s: v for s, v in state.slots.items() if self.scanned == END or s < self.scanned})
-        self.captured = state.number
+        if not isinstance(piece, WindowState):
+            raise TypeError(f"not a capture of this operator: {piece!r}")
+        if not self.fits(piece):
+            raise InputError("a capture does not start where the image stands", detail=f"{self.captured}: {piece}")
+        self._put(piece.watermark, {s: v for s, v in piece.slots.items() if self.scanned == END or s < self.scanned})
+        self.captured = piece.number
 
-    def paste_chunk(self, chunk: object) -> None:
-        if not isinstance(chunk, WindowChunk):
-            raise TypeError(f"not a chunk of this operator: {chunk!r}")
+    def _paste_chunk(self, chunk: WindowChunk) -> None:
         if not self.fits(chunk):
             raise InputError("a chunk does not start where the image stands", detail=f"{self.scanned}: {chunk}")
         if chunk.start == START:

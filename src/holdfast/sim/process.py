@@ -48,7 +48,7 @@ class Held:
 class Process:
     __slots__ = (
         "address", "alive", "backlog", "busy_ns", "disk", "drift_ppm", "held", "host", "machine", "offset_ns",
-        "slow", "spoke", "stalled_ns", "wake_token",
+        "slow", "spoke", "stalled_ns", "wake_token", "wants_idle",
     )  # fmt: skip
 
     def __init__(self, address: Address, host: str, machine: Machine, disk: VirtualDisk | None) -> None:
@@ -66,6 +66,7 @@ class Process:
         self.stalled_ns = 0
         self.slow = 1
         self.wake_token = 0
+        self.wants_idle = False
         #: Messages that arrived while it was stalled or busy, in order.
         self.backlog: deque[tuple[Address, Message]] = deque()
         self.held: deque[Held] = deque()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from holdfast.model.config import MS, Config
+from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
@@ -34,8 +35,11 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         faults.extend(_fault(rng, rng.choice(drawn), nodes, topology, safety_ms))
     tight = rng.random() < 0.3
     config = Config(
-        method=rng.choice(("delta", "delta", "delta", "whole")),
-        capture_period_ns=rng.choice((100, 200, 400)) * MS,
+        protection=Protection(
+            method=rng.choice(("delta", "delta", "delta", "whole")), period_ns=rng.choice((100, 200, 400)) * MS
+        ),
+        chunk_bytes=rng.choice((128, 512, 8 << 20)),
+        joins_max=rng.choice((1, 2)),
         retained_soft_max=40 if tight else 2_000,
         retained_hard_max=400 if tight else 20_000,
         queue_memory_max=30 if tight else 20_000,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from holdfast.core.node import Node
-from holdfast.core.ready import TICK, DiskFull, Effect, Ready, Received, Spill, Unreachable
+from holdfast.core.ready import TICK, DiskFull, Effect, Idle, Ready, Received, Spill, Unreachable
 from holdfast.model import found
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Name, life_of, name_of
@@ -24,7 +24,7 @@ from holdfast.sim.network import Network
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.sim.process import Held, Process, VirtualDisk
 
-_MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG = range(5)
+_MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG, _IDLE = range(6)
 
 Notice = Callable[[int, Address, list], None]
 
@@ -52,7 +52,7 @@ class World:
         self.rng = Random(f"world {seed}")
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
-        self.first: Record = first_record(topology, names)
+        self.first: Record = first_record(topology, names, config.protection)
         self.now_ns = 0
         self.events = 0
         self.processes: dict[Address, Process] = {}
@@ -193,6 +193,8 @@ class World:
                 self._on_backlog(process)
             elif kind == _SYNC:
                 self._on_sync(process)
+            elif kind == _IDLE:
+                self._on_idle(process)
             else:
                 payload()
         self.now_ns = max(self.now_ns, until_ns)
@@ -218,6 +220,17 @@ class World:
             self.feed(process, Received(*process.backlog.popleft()))
         if process.backlog:
             self._push(max(process.stalled_ns, process.busy_ns), _BACKLOG, process, None)
+
+    def _on_idle(self, process: Process) -> None:
+        """An idle moment, if there is one: rows that wait come first."""
+        if not process.alive:
+            return
+        free_ns = max(process.stalled_ns, process.busy_ns)
+        if free_ns > self.now_ns or process.backlog:
+            self._push(max(free_ns, self.now_ns + 1), _IDLE, process, None)
+            return
+        process.wants_idle = False
+        self.feed(process, Idle(self.config.idle_budget_ns))
 
     def _on_wake(self, process: Process, token: int) -> None:
         if not process.alive or token != process.wake_token:
@@ -253,6 +266,9 @@ class World:
                 notice(self.now_ns, process.address, ready.notes)
             if not process.alive:
                 return  # killed in the middle of this step
+        if ready.idle and not process.wants_idle:
+            process.wants_idle = True
+            self._push(done_ns, _IDLE, process, None)
         if ready.wake_ns:
             self._wake(process, max(done_ns, process.true_time(ready.wake_ns)))
         if ready.persist and process.disk is not None:

@@ -526,6 +526,11 @@ class SlotStore:
             mark[:] = 0
         return kept
 
+    def touch_all(self) -> None:
+        """Count every record as changed."""
+        used = self.pages.block[N] * self.block[BITMAP_WORDS]
+        self._bits[2][:used] |= self._bits[0][:used]
+
     def count_changed(self) -> tuple[int, int]:
         """How many are new and how many updated since the last `changed`: C_n and C_u of cooperative-ha §7.1."""
         return count_changed(self.at)

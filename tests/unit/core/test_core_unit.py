@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-
 from holdfast.core.checkpoint import Rounds, method_of
+
 from holdfast.core.copy import Copy
 from holdfast.core.feed import Feed
 from holdfast.core.hand_over import HandOver

@@ -61,7 +61,7 @@ def take_samples(answers: Iterable[dict[str, Any]], now: float) -> dict[str, Sam
         for shard, told in answer.get("shards", {}).items():
             if told["role"] not in ("primary", "yielding"):
                 continue
-            sums = found.setdefault(operator_of(shard) or shard, [0, 0, 0, 0])
+            sums = found.setdefault(operator_of(shard), [0, 0, 0, 0])
             for i, name in enumerate(("bytes_in", "rows_in", "captured_bytes", "state_bytes")):
                 sums[i] += told.get(name, 0)
     return {operator: Sample(now, *sums) for operator, sums in found.items()}

@@ -30,9 +30,11 @@ PROTOCOL = 4
 #: No frame may be larger: a length that was damaged must not make a node allocate without end.
 FRAME_BYTES_MAX = 1 << 30
 
-_ROWS, _STATE, _CHUNK = 1, 2, 3
+_ROWS, _STATE, _CHUNK, _SLICE = 1, 2, 3, 4
 #: "HF", the protocol, and the xxh3-64 of the rest.
 _HEAD = struct.Struct("<2sHQ")
+#: Of a slice: the capture it continues, its number and how many there are.
+_SLICED = struct.Struct("<qII")
 
 
 class OperatorState:
@@ -70,6 +72,31 @@ class StateChunk:
         return self.chunk.n_records
 
 
+class StateSlice:
+    """Bytes of a delta that is too large for one frame. `base` says which image it fits, before it is put together."""
+
+    __slots__ = ("base", "count", "index", "raw")
+
+    def __init__(self, base: int, index: int, count: int, raw: memoryview) -> None:
+        self.base = base
+        self.index = index
+        self.count = count
+        self.raw = raw
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def to_bytes(self) -> bytes:
+        return _SLICED.pack(self.base, self.index, self.count) + self.raw
+
+    @staticmethod
+    def from_bytes(data: memoryview) -> StateSlice:
+        if len(data) < _SLICED.size:
+            raise InputError("a slice of a capture cannot be read", detail=f"It has {len(data)} bytes.")
+        base, index, count = _SLICED.unpack_from(data)
+        return StateSlice(base, index, count, memoryview(bytes(data[_SLICED.size :])))
+
+
 def _encode_hook(value: Any) -> Any:
     if isinstance(value, ArrowRows):
         return msgspec.msgpack.Ext(_ROWS, value.to_ipc())
@@ -77,6 +104,8 @@ def _encode_hook(value: Any) -> Any:
         return msgspec.msgpack.Ext(_STATE, value.capture.to_bytes())
     if isinstance(value, StateChunk):
         return msgspec.msgpack.Ext(_CHUNK, value.raw)
+    if isinstance(value, StateSlice):
+        return msgspec.msgpack.Ext(_SLICE, value.to_bytes())
     raise NotImplementedError(f"{type(value).__name__} cannot be sent")
 
 
@@ -89,6 +118,8 @@ def _ext_hook(code: int, data: memoryview) -> Any:
         return OperatorState(Capture.from_bytes(data))
     if code == _CHUNK:
         return StateChunk(data)
+    if code == _SLICE:
+        return StateSlice.from_bytes(data)
     raise InputError("a message has an extension that is not known", detail=f"Its code is {code}.")
 
 

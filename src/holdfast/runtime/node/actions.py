@@ -4,8 +4,8 @@ ping      who is there                       drain {name}       move everything 
 status    what it runs and holds             finish             stages read to the end, close all windows, and end
 record    the placement record               stop               end this node ({"all": true}: every one)
 plan      the pipeline                       submit {plan, …}   run a pipeline
-events    {since}: the events after that   config             the core's settings, for drivers and readers
-tune      {operator, capture_period_ms}: how often its shards are captured
+events    {since}: the events after that     config             the core's settings, for drivers and readers
+protect   {operator, mode, method, capture_period_ms}: how its shards are protected; what is left out stays
 leave     {consumer, edges}: a reader lets go of its lease
 """
 
@@ -23,12 +23,13 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.core.node import Node
-from holdfast.core.ready import Left, Tuned
+from holdfast.core.ready import Left
 from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import Block
-from holdfast.model.ids import shard_id
+from holdfast.model.ids import operator_of
 from holdfast.model.plan import Plan
+from holdfast.model.protection import Protection
 from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.rows import batches_of
@@ -47,7 +48,7 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
         looking = ("ping", "status", "record", "plan", "events", "config")
-        doing = ("drain", "finish", "stop", "submit", "tune", "leave")
+        doing = ("drain", "finish", "stop", "submit", "protect", "leave")
         return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -110,15 +111,8 @@ class Actions:
         if name not in self.process.config.endpoints:
             known = ", ".join(sorted(self.process.config.endpoints))
             raise InputError(f"no node is named {name!r}", detail=f"There are {known}.")
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            if name in self.process.record.draining:
-                return {"draining": name}
-            coordinator = self._ask(lambda node, now_ns: node.election.coordinator)
-            if coordinator is not None:
-                self.process.send(coordinator, m.Drain(name=name))
-            time.sleep(0.1)
-        raise PeerError(f"{name} cannot be drained now", detail="No coordinator took it on within 10 s.")
+        self._tell_coordinator(lambda: m.Drain(name=name), lambda: name in self.process.record.draining, "changed")
+        return {"draining": name}
 
     def finish(self, body: dict) -> dict:
         """Every stage reads what there is, closes all windows and ends."""
@@ -127,17 +121,40 @@ class Actions:
             self.process.children.finish()
         return {"told": [self.process.name, *self._forward("finish", body)]}
 
-    def tune(self, body: dict) -> dict:
-        """From now on capture an operator's shards with this period, on every node."""
-        operator, period_ms = str(body["operator"]), float(body["capture_period_ms"])
+    def protect(self, body: dict) -> dict:
+        """Change how an operator is protected, in the record: mode, method, capture period. What is left out stays."""
+        operator = str(body["operator"])
         plan = self.process.plan
-        if plan is None or operator not in [o.name for o in plan.operators]:
-            raise InputError(f"no operator is named {operator!r}")
-        if not 1.0 <= period_ms <= 3_600_000.0:
-            raise InputError("a capture period must lie between 1 ms and an hour", detail=f"It is {period_ms} ms.")
-        shards = tuple(shard_id(operator, i) for i in range(plan.operator(operator).shards))
-        self.process.post(Tuned(shards, int(period_ms * 1e6)))
-        return {"told": [self.process.name, *self._forward("tune", body)]}
+        names = [o.name for o in plan.operators] if plan is not None else []
+        if operator not in names:
+            raise InputError(
+                f"no operator is named {operator!r}", detail=f"There are {', '.join(names) or 'none yet'}."
+            )
+        changed = {key: str(body[key]) for key in ("mode", "method") if key in body}
+        period = {"period_ns": int(float(body["capture_period_ms"]) * 1e6)} if "capture_period_ms" in body else {}
+
+        def wanted() -> Protection:
+            present = msgspec.to_builtins(self.process.record.protection.get(operator, Protection()))
+            return Protection(**{**present, **changed, **period})
+
+        def is_done() -> bool:
+            return self.process.record.protection.get(operator) == wanted()
+
+        wanted()  # what is wrong is said before anything is sent
+        self._tell_coordinator(lambda: m.SetProtection(operator=operator, protection=wanted()), is_done, "changed")
+        return {"operator": operator, **msgspec.to_builtins(wanted())}
+
+    def _tell_coordinator(self, message: Callable[[], m.Message], is_done: Callable[[], bool], what: str) -> None:
+        """Tell whoever is coordinator until the record shows it."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            if is_done():
+                return
+            coordinator = self._ask(lambda node, now_ns: node.election.coordinator)
+            if coordinator is not None:
+                self.process.send(coordinator, message())
+            time.sleep(0.1)
+        raise PeerError(f"the record cannot be {what} now", detail="No coordinator took it on within 10 s.")
 
     def leave(self, body: dict) -> dict:
         """A guest will not read these edges any more: what was kept for it alone can go."""
@@ -199,7 +216,7 @@ class Actions:
 
     def fetch(self, ticket: dict) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Rows of [start, end) of an edge, from the queue as they are. Waits until the shard has made them."""
-        from holdfast.runtime.node.operators import operator_name, read_schema
+        from holdfast.runtime.node.operators import read_schema
 
         process = self.process
         edge, start, end = str(ticket["edge"]), int(ticket["start"]), int(ticket["end"])
@@ -209,7 +226,7 @@ class Actions:
         if ticket.get("query") and ticket["query"] != process.plan.query:
             raise PeerError(f"foreign: {process.name} runs {process.plan.query}", detail=f"Not {ticket['query']}.")
         shard = process.plan.topology.producer[edge]
-        schema = read_schema(process.plan.operator(operator_name(shard)).output)
+        schema = read_schema(process.plan.operator(operator_of(shard)).output)
         while True:
             found = self._ask(lambda node, now_ns: _blocks(node, shard, edge, start, end, ticket, now_ns))
             if found is not None:
@@ -228,14 +245,14 @@ def _blocks(node: Node, shard: str, edge: str, start: int, end: int, ticket: dic
     place = node.record.places.get(consumer)
     if place is not None and epoch < place.epoch:
         raise PeerError(f"fenced: {consumer} is at epoch {place.epoch}", detail=f"This one is at {epoch}.")
-    primary = node.host.primaries.get(shard)
-    if primary is None:
+    runner = node.host.runners.get(shard)
+    if runner is None:
         where = node.record.places[shard].primary if shard in node.record.places else None
         raise PeerError(f"not here: {shard} runs on {where}", detail=f"Asked {node.seat} for {edge}.")
     # a guest that fetches is there: what it has yet to fetch must not lapse meanwhile
-    for queue in (q for p in node.host.primaries.values() for q in p.copy.outputs if consumer in q.leases):
-        queue.lease(consumer, now_ns + primary.config.lease_ns)
-    queue = next(q for q in primary.copy.outputs if q.edge == edge)
+    for queue in (q for p in node.host.runners.values() for q in p.copy.outputs if consumer in q.leases):
+        queue.lease(consumer, now_ns + runner.config.lease_ns)
+    queue = next(q for q in runner.copy.outputs if q.edge == edge)
     if start < queue.trimmed:
         raise PeerError(
             f"trimmed: {edge} starts at {queue.trimmed}",

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.ready import TICK, Effect, Machine, Ready, Received
+from holdfast.core.ready import TICK, Effect, Idle, Machine, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
@@ -51,9 +51,11 @@ class MachineLoop:
         on_notes: Callable[[list[Note]], None] | None = None,
         on_step: Callable[[int], None] | None = None,
         on_crash: Callable[[BaseException], None] | None = None,
+        idle_budget_ns: int = 5_000_000,
         name: str = "loop",
     ) -> None:
         self.machine = machine
+        self._idle = Idle(idle_budget_ns)
         self.clock = clock
         self.name = name
         self._send = send
@@ -75,6 +77,8 @@ class MachineLoop:
         self._stopped = False
         self.failure: BaseException | None = None
         self._wake_ns = 0
+        #: The machine has work for an idle moment.
+        self._wants_idle = False
         #: When the present step began, and when the outbox began what it is doing; 0: nothing.
         self.busy_since_ns = 0
         self.outbox_since_ns = 0
@@ -149,7 +153,7 @@ class MachineLoop:
     # --- the loop's thread
 
     def _next(self) -> Any:
-        """The next event: small ones first, then a timer that is due, then rows."""
+        """The next event: small ones first, then a timer that is due, then rows; an idle moment if there is nothing."""
         with self._wanted:
             while not self._stopped:
                 if self._urgent:
@@ -162,6 +166,9 @@ class MachineLoop:
                         return TICK
                 if self._queue:
                     return self._queue.pop(next(iter(self._queue)))
+                if self._wants_idle:
+                    self._wants_idle = False
+                    return self._idle
                 self._wanted.wait(wait_s)
         return None
 
@@ -199,6 +206,7 @@ class MachineLoop:
     def _take(self, ready: Ready) -> None:
         if ready.wake_ns:
             self._wake_ns = ready.wake_ns
+        self._wants_idle = self._wants_idle or ready.idle
         if ready.notes and self._on_notes is not None:
             self._on_notes(ready.notes)
         if not (ready.persist or ready.send or ready.apply):

@@ -20,10 +20,20 @@ from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitE
 from holdfast.model.ids import Edge, operator_of, port_of
 from holdfast.model.plan import OperatorPlan, Plan, to_micros
 from holdfast.model.topology import ShardSpec
-from holdfast.operators import END, LEFT, RIGHT, START, CountWindowAggregate, Join, StateConfig, WindowAggregate, Within
+from holdfast.operators import (
+    END,
+    LEFT,
+    RIGHT,
+    Capture,
+    CountWindowAggregate,
+    Join,
+    StateConfig,
+    WindowAggregate,
+    Within,
+)
 from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
 from holdfast.runtime.net.rows import ArrowRows, batches_of
-from holdfast.runtime.net.wire import OperatorState, StateChunk
+from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
 from holdfast.runtime.shards import cut
 
 #: Column of partial aggregates that says in which pane a row belongs.
@@ -46,16 +56,11 @@ def read_schema(raw: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(raw))
 
 
-def operator_name(shard: str) -> str:
-    """The operator of a shard; one without a shard number is an operator of its own."""
-    return operator_of(shard) or shard
-
-
 class ShardOperator:
     """One shard of an operator, as `core.operator.Operator`."""
 
     def __init__(self, spec: ShardSpec, plan: Plan, config: StateConfig) -> None:
-        self.plan = plan.operator(operator_name(spec.id))
+        self.plan = plan.operator(operator_of(spec.id))
         self.op = build(self.plan, config)
         self.figures = Figures()
         #: A step failed half-way: the state belongs to no position.
@@ -66,8 +71,8 @@ class ShardOperator:
         self._schema = read_schema(self.plan.output)
         self._inputs = {edge: _input_of(edge, self.plan, plan) for edge in spec.inputs}
         self._ports = len(spec.outputs)
-        #: Until the core knows chunks: `snapshot` is then of the moment of the last capture.
-        self._just_captured = False
+        #: Slices of a large delta that have come and are not pasted yet.
+        self._slices: list[StateSlice] = []
 
     def _lag(self) -> int:
         if not isinstance(self.op, Join):
@@ -150,56 +155,79 @@ class ShardOperator:
 
     # --- captures
 
-    def capture(self) -> OperatorState:
+    def delta_ns(self) -> int:
+        return int(self.op.estimate_capture() * 1e9)
+
+    def paste_ns(self, piece: object) -> int:
+        match piece:
+            case StateChunk():
+                amounts = (piece.chunk.n_records, 0)
+            case OperatorState():
+                amounts = (piece.capture.n_new, piece.capture.n_updated)
+            case _:
+                amounts = (0, 0)
+        return int(self.op.paste_cost.estimate(*amounts) * 1e9)
+
+    def delta(self, bytes_max: int) -> tuple[OperatorState | StateSlice, ...]:
         taken = self.op.capture()
-        self._just_captured = True
         self.figures.captures += 1
         self.figures.captured_bytes += taken.nbytes
-        return OperatorState(taken)
+        if taken.nbytes <= bytes_max:
+            return (OperatorState(taken),)
+        raw = memoryview(taken.to_bytes())
+        parts = [raw[at : at + bytes_max] for at in range(0, len(raw), bytes_max)]
+        return tuple(StateSlice(taken.base, i, len(parts), part) for i, part in enumerate(parts))
 
     def skip(self) -> None:
         """Count everything as captured without carrying it: no target could use a capture of this moment."""
         self.op.skip()
 
+    def mark_all(self) -> None:
+        self.op.mark_all()
+
     def chunk(self, cursor: int, bytes_max: int) -> tuple[StateChunk, int]:
-        """(records from a cursor on, the next cursor or -1), of the moment of the last capture."""
+        """(records from a cursor on, the next cursor or -1), of the moment of the last delta."""
         taken, following = self.op.chunk(cursor, bytes_max)
         chunk = StateChunk(taken.to_bytes())
         self.figures.captured_bytes += chunk.nbytes
         return chunk, following
-
-    def snapshot(self) -> StateChunk:
-        """Everything in one chunk, for a core that knows no chunks yet."""
-        if not self._just_captured:
-            self.op.skip()
-        self.figures.captures += 1
-        return self.chunk(START, 1 << 62)[0]
 
     @property
     def scanned(self) -> int:
         """Up to which cursor this image has been brought up; -1: it has everything."""
         return self.op.scanned
 
-    def fits(self, state: object) -> bool:
-        """Does a capture continue this image, or a chunk? The first chunk always does."""
-        if isinstance(state, StateChunk):
-            return self.op.fits(state.chunk)
-        return isinstance(state, OperatorState) and self.op.fits(state.capture)
+    def fits(self, piece: object) -> bool:
+        """Does a delta continue this image, or a chunk? The first chunk always does."""
+        match piece:
+            case StateChunk():
+                return self.op.fits(piece.chunk)
+            case OperatorState():
+                return self.op.fits(piece.capture)
+            case StateSlice():
+                return piece.base == self.op.captured and piece.index == 0
+            case _:
+                return False
 
-    def paste(self, state: object, whole: bool = False) -> None:
-        if isinstance(state, StateChunk):  # from a core that knows no chunks yet
-            self.paste_chunk(state)
-            return
-        if not isinstance(state, OperatorState):
-            raise InputError(f"{self.op.name}: a capture without an operator's state")
-        self.op.paste(state.capture)
+    def paste(self, piece: object) -> None:
+        match piece:
+            case StateChunk():
+                self.op.paste_chunk(piece.chunk)
+            case OperatorState():
+                self.op.paste(piece.capture)
+            case StateSlice():
+                self._paste_slice(piece)
+            case _:
+                raise InputError(f"{self.op.name}: a capture without an operator's state")
         self.figures.pastes += 1
 
-    def paste_chunk(self, state: object) -> None:
-        if not isinstance(state, StateChunk):
-            raise InputError(f"{self.op.name}: a chunk without an operator's state")
-        self.op.paste_chunk(state.chunk)
-        self.figures.pastes += 1
+    def _paste_slice(self, piece: StateSlice) -> None:
+        """Slices come in order; the last one makes a delta of them."""
+        self._slices = [*self._slices, piece] if piece.index else [piece]
+        check(len(self._slices) == piece.index + 1, "a slice of a delta is missing", f"{self.op.name}, {piece.index}")
+        if len(self._slices) == piece.count:
+            raw, self._slices = b"".join(part.raw for part in self._slices), []
+            self.op.paste(Capture.from_bytes(raw))
 
     def state_bytes(self) -> int:
         """Memory that the state takes now."""
@@ -221,7 +249,7 @@ def _input_of(edge: Edge, operator: OperatorPlan, plan: Plan) -> int:
     if producer in plan.topology.stage:
         source = producer
     else:
-        source = operator_name(producer)
+        source = operator_of(producer)
         port = port_of(edge)
         for name, index, shards, _ in plan.operator(source).feeds if port else ():
             if port <= shards:

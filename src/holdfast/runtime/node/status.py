@@ -73,17 +73,18 @@ def _shard(node: Node, shard: str) -> dict[str, Any]:
         },
         "state_bytes": op.op.state_bytes() if isinstance(op, ShardOperator) else 0,
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
-        "capture_period_ms": node.host.config_of(shard).capture_period_ns / 1e6,
+        "mode": place.mode,
+        "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
     }
 
 
 def waiting(node: Node) -> dict[str, int]:
     """Elements that wait on each edge: handed over and not consumed, or made and not acknowledged."""
     found: dict[str, int] = {}
-    for primary in node.host.primaries.values():
-        for i in primary.copy.inputs:
+    for runner in node.host.runners.values():
+        for i in runner.copy.inputs:
             found[i.edge] = sum(b.end - b.start for b in i.queue)
-        for q in primary.copy.outputs:
+        for q in runner.copy.outputs:
             found[q.edge] = q.next - q.trimmed
     return {edge: count for edge, count in found.items() if count}
 
@@ -110,7 +111,7 @@ def figures(node: Node) -> Figures:
             captured_bytes += op.figures.captured_bytes
             pastes += op.figures.pastes
             found.append(("state_bytes", (shard, role), op.op.state_bytes()))
-        if shard not in node.host.primaries:
+        if shard not in node.host.runners:
             continue
         if isinstance(op, ShardOperator):
             found += [("rows_in", (shard,), op.figures.rows_in), ("rows_out", (shard,), op.figures.rows_out)]

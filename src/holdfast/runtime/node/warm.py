@@ -21,14 +21,16 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from holdfast.errors import InvariantError
 from holdfast.kernelcache import directory
 from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.ids import operator_of
 from holdfast.model.plan import OperatorPlan, Plan
 from holdfast.model.topology import ShardSpec
 from holdfast.operators import START, Capture, StateConfig
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.wire import OperatorState, StateChunk
-from holdfast.runtime.node.operators import PANE, ShardOperator, operator_name, read_schema
+from holdfast.runtime.node.operators import PANE, ShardOperator, read_schema
 
 _CONFIG = StateConfig(page_bytes=65536, limit_bytes=1 << 26)
 
@@ -43,7 +45,7 @@ def warm(plan: Plan) -> int:
     seen: set[str] = set()
     with _one_at_a_time(plan):
         for spec in plan.topology.shards:
-            operator = plan.operator(operator_name(spec.id))
+            operator = plan.operator(operator_of(spec.id))
             if operator.name not in seen:
                 seen.add(operator.name)
                 _use(spec, plan, operator)
@@ -74,14 +76,16 @@ def _use(spec: ShardSpec, plan: Plan, operator: OperatorPlan) -> None:
         for edge, index in primary._inputs.items():
             schema = read_schema(operator.inputs[index].schema)
             primary.step(edge, ArrowRows([_batch(schema, turn)]), 0)
-        image.paste(_sent(primary.capture()))
-        image.paste_chunk(StateChunk(primary.chunk(START, 1 << 20)[0].raw))
+        image.paste(_sent(primary.delta(1 << 20)[0]))
+        image.paste(StateChunk(primary.chunk(START, 1 << 20)[0].raw))
     edge = next(iter(primary._inputs))
     primary.step(edge, (), WATERMARK_MAX)
-    image.paste(_sent(primary.capture()))
+    image.paste(_sent(primary.delta(1 << 20)[0]))
 
 
-def _sent(state: OperatorState) -> OperatorState:
+def _sent(state: object) -> OperatorState:
+    if not isinstance(state, OperatorState):
+        raise InvariantError("the delta of a tiny state has more than one piece")
     return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
 
 

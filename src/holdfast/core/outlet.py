@@ -1,0 +1,143 @@
+"""What leaves a running shard: its output queues, streamed to every consumer that asks.
+
+A consumer is a shard, a sink of the pipeline or a guest with a lease. A shard may have several running copies, each of
+which has a tap and an acknowledgement of its own: trimming follows the slowest of those that the record lets run.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.copy import Copy
+from holdfast.core.feed import Tap
+from holdfast.core.ready import Ready, Spill
+from holdfast.errors import check
+from holdfast.logs.output_queue import OutputQueue
+from holdfast.model import notes
+from holdfast.model.config import Config
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
+from holdfast.model.messages import Barred, Here, Subscribe, Trimmed
+from holdfast.model.reasons import BarReason
+from holdfast.model.record import Record
+from holdfast.model.topology import Topology
+
+
+def spill(copy: Copy, ready: Ready) -> None:
+    """Say what of a copy's output is on disk: also, once, that nothing is any more, so that its files can go."""
+    for queue in copy.outputs:
+        if queue.spilled_to:
+            ready.apply.append(Spill(edge=queue.edge, trimmed=queue.trimmed, to=queue.spilled_to))
+            if not queue.spilled:
+                queue.spilled_to = 0
+
+
+class Outlet:
+    __slots__ = ("config", "copy", "epoch", "taps", "topology")
+
+    def __init__(self, copy: Copy, epoch: int, topology: Topology, config: Config) -> None:
+        self.copy = copy
+        self.epoch = epoch
+        self.topology = topology
+        self.config = config
+        self.taps: dict[tuple[Edge, Consumer, Seat], Tap] = {}
+
+    @property
+    def id(self) -> Asset:
+        return self.copy.id
+
+    def queue(self, edge: Edge) -> OutputQueue:
+        return next(q for q in self.copy.outputs if q.edge == edge)
+
+    def on_record(self, record: Record) -> None:
+        """Which copies of each consuming shard run, and so whose acknowledgements count."""
+        for queue in self.copy.outputs:
+            for consumer in queue.owners:
+                place = record.places.get(consumer)
+                if place is not None and consumer in self.topology.shard:
+                    queue.count(consumer, place.running)
+
+    def flush(self, ready: Ready) -> None:
+        """Stream what was made to everybody who may have it."""
+        for (edge, consumer, seat), tap in list(self.taps.items()):
+            self._flush(edge, consumer, seat, tap, ready)
+        spill(self.copy, ready)
+
+    def _flush(self, edge: Edge, consumer: Consumer, seat: Seat, tap: Tap, ready: Ready) -> bool:
+        """Stream to a consumer; false: it cannot be, and was told. A reader's positions come from outside, from a
+        checkpoint of who knows what, and must not end a node: it would go on to the next. A shard's are our own. (One
+        that is ahead may be right: a new primary makes everything again. It shows when the queue gets there.)"""
+        queue = self.queue(edge)
+        if tap.flush(queue, self.epoch, ready):
+            return True
+        ours = consumer in self.topology.shard
+        check(not ours, "a position points into a block", f"{edge}: {tap.cursor}, {consumer}")
+        del self.taps[edge, consumer, seat]
+        self._bar(tap.address, edge, consumer, tap.epoch, BarReason.POSITION, ready)
+        return False
+
+    def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: BarReason, ready: Ready) -> None:
+        ready.notes.append(notes.Barred(self.id, edge, consumer, why))
+        ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
+
+    def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> bool:
+        """A consumer asks; true if that made room. `fence` is the consumer's epoch as the record has it."""
+        edge, consumer, seat = message.edge, message.consumer, message.seat
+        if message.query not in ("", self.topology.query):
+            self._bar(source, edge, consumer, message.epoch, BarReason.FOREIGN, ready)
+            return False
+        queue = self.queue(edge)
+        known = (tap.epoch for key, tap in self.taps.items() if key[:2] == (edge, consumer))
+        newest = max(fence, max(known, default=0))
+        if message.epoch < newest:
+            ready.notes.append(notes.Fenced(self.id, edge, consumer, message.epoch, newest))
+            if consumer not in queue.owners:  # of two programs with one name: else it would ask on for ever
+                self._bar(source, edge, consumer, message.epoch, BarReason.FENCED, ready)
+            return False
+        if message.paused:
+            first = queue.acks.get(consumer, queue.trimmed)
+            ready.send.append((source, Here(edge=edge, epoch=self.epoch, first=max(first, queue.trimmed))))
+            return False
+        if message.at < queue.trimmed:
+            if consumer in self.topology.shard:  # overtaken by what it has acknowledged since; never left unanswered
+                ready.send.append((source, Here(edge=edge, epoch=self.epoch, first=queue.trimmed)))
+                return False
+            ready.notes.append(notes.Gone(self.id, edge, consumer, message.at, queue.trimmed))
+            ready.send.append((source, Trimmed(edge=edge, epoch=self.epoch, first=queue.trimmed)))
+            return False
+        self._forget_older(edge, consumer, message.epoch)
+        tap = self.taps.setdefault((edge, consumer, seat), Tap())
+        tap.point(source, message, self.config.credit_max)
+        if not self._flush(edge, consumer, seat, tap, ready):
+            return False  # before it holds or acknowledges anything
+        if consumer not in queue.owners:
+            queue.lease(consumer, now_ns + self.config.lease_ns)
+        if not queue.ack(consumer, message.ack, seat):
+            return False
+        ready.notes.append(notes.Trimmed(self.id, edge, queue.trimmed))
+        spill(self.copy, ready)
+        return True
+
+    def _forget_older(self, edge: Edge, consumer: Consumer, epoch: int) -> None:
+        """A consumer in a new epoch: whoever ran it before gets nothing more."""
+        for key in [k for k, tap in self.taps.items() if k[:2] == (edge, consumer) and tap.epoch < epoch]:
+            del self.taps[key]
+
+    def on_left(self, edge: Edge, consumer: Consumer, ready: Ready) -> bool:
+        """A reader lets go of its lease; true if it had one. If it asks on, it gets a new one."""
+        queue = self.queue(edge)
+        if not queue.leave(consumer):
+            return False
+        self._drop(edge, consumer)
+        ready.notes.append(notes.Left(self.id, edge, consumer, queue.trimmed))
+        spill(self.copy, ready)
+        return True
+
+    def on_tick(self, now_ns: int, ready: Ready) -> None:
+        """Let leases lapse."""
+        for queue in self.copy.outputs:
+            for consumer in queue.lapse(now_ns):
+                self._drop(queue.edge, consumer)
+                ready.notes.append(notes.Lapsed(self.id, queue.edge, consumer, queue.trimmed))
+                spill(self.copy, ready)
+
+    def _drop(self, edge: Edge, consumer: Consumer) -> None:
+        for key in [k for k in self.taps if k[:2] == (edge, consumer)]:
+            del self.taps[key]

@@ -1,0 +1,8 @@
+"""Where a shard's state is kept, and what may therefore be acknowledged: guards, and which of them a mode has."""
+
+from holdfast.core.protect.guard import Guard
+from holdfast.core.protect.images import Images
+from holdfast.core.protect.modes import MakeGuard, guard_names, maker
+from holdfast.core.protect.pace import Pace
+
+__all__ = ["Guard", "Images", "MakeGuard", "Pace", "guard_names", "maker"]

@@ -1,0 +1,244 @@
+"""Images in the memory of other nodes: captures go out in rounds, one at a time, of the same moment for every target.
+
+A target is the backup, and while one joins also the joining seat. Each has a complete image, or one that is being
+brought up by a *scan*: beside the delta of a round it gets one chunk, all records of a range of pages, of the same
+moment, and it takes of later deltas only what lies on pages that it has. With the last chunk the image is
+complete: it equals the state at that round. So a state of any size travels in frames of one size, while rounds go on.
+
+Input is acknowledged when every *complete* image holds the round (`Held`), whoever of them is promoted next; the round
+is over, and the next may begin, when all have pasted it (`Pasted`). An image in the middle of its scan gates nothing:
+it cannot take over; it gates from the round on that completes it, so that nothing newer is acknowledged before it holds
+that round. With no complete image at all there is no other copy that an acknowledgement could harm.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.copy import Copy
+from holdfast.core.protect.pace import Pace
+from holdfast.core.ready import Ready
+from holdfast.model import notes
+from holdfast.model.config import Config
+from holdfast.model.ids import Asset, Edge, Seat
+from holdfast.model.messages import Capture, CapturePiece, Held, Joined, Message, Pasted, Unfit
+from holdfast.model.protection import Protection
+from holdfast.model.record import Place
+
+#: A joining seat that has not pasted a round for so many retries is brought up anew, so that it holds nobody up.
+SCAN_RETRIES_MAX = 20
+#: A capture that is not answered is sent again after twice the retry time, then after twice that, up to this often.
+DOUBLINGS_MAX = 4
+
+
+class Images:
+    name = "images"
+
+    __slots__ = (
+        "base", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "pace", "place",
+        "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, copy: Copy, place: Place, config: Config, pace: Pace, now_ns: int) -> None:
+        self.copy = copy
+        self.place = place
+        self.protection = Protection()
+        self.config = config
+        self.pace = pace
+        self.epoch = place.epoch
+        self.number = 0
+        self.started_ns = now_ns
+        self.sent_ns = now_ns
+        self.resends = 0
+        #: Where the last round was taken: the next delta starts here.
+        self.base = copy.positions()
+        self.output_base = {queue.edge: queue.next for queue in copy.outputs}
+        #: Positions that every complete image holds. Never goes back while there is one.
+        self.safe_at = copy.positions()
+        #: Targets with a complete image (at the start: the backup, which stands where this copy stands).
+        self.gates: dict[Seat, None] = {place.backup: None} if place.backup else {}
+        #: Targets that are being brought up, and the cursor of the next chunk; and where the chunk in flight leads.
+        self.scans: dict[Seat, int] = {}
+        self.reached: dict[Seat, int] = {}
+        #: The round in flight, per target that has not pasted it; and who holds it.
+        self.waiting: dict[Seat, tuple[Message, ...]] = {}
+        self.held: dict[Seat, None] = {}
+        #: Joining seats whose image was completed under this place.
+        self.made: dict[Seat, None] = {}
+        #: A backup whose image does not continue: the record must not name it any longer.
+        self.unfit: dict[Seat, None] = {}
+
+    # --- the place
+
+    def retarget(self, place: Place) -> None:
+        """Forget targets that are gone. What they had not pasted goes into the next round."""
+        self.place = place
+        joining, targets = place.joining, place.targets
+        self.made.clear()
+        stays = [seat for seat in self.waiting if seat in targets and seat != joining]
+        self.waiting = {seat: tuple(_under(x, place.since) for x in self.waiting[seat]) for seat in stays}
+        for kept in (self.gates, self.held, self.unfit):
+            for seat in [s for s in kept if s not in targets or s == joining]:
+                del kept[seat]
+        self.scans = {joining: 0} if joining else {}
+        self.reached = {}
+
+    # --- rounds
+
+    def due(self, now_ns: int, *, frozen: bool) -> bool:
+        copy = self.copy
+        if self.waiting or not self.place.targets or copy.op.torn:
+            return False
+        age_ns, consumed = now_ns - self.started_ns, copy.consumed_since
+        return (
+            (bool(self.scans) and self.pace.is_free(now_ns))
+            or (bool(self.gates) and self.safe_at != self.base)  # the last round lost a target before it was complete
+            or (frozen and consumed > 0)
+            or consumed >= self.config.retained_soft_max
+            or (consumed > 0 and age_ns >= self.protection.period_ns)
+        )
+
+    def take(self, now_ns: int, ready: Ready) -> None:
+        """One capture for each target, all of this moment."""
+        copy = self.copy
+        self.number += 1
+        self.started_ns = self.sent_ns = now_ns
+        self.resends = 0
+        self.held = {}
+        if self.protection.method == "whole":
+            copy.op.mark_all()
+        delta = self._delta()
+        alone = not self.gates
+        for seat in self.place.targets:
+            messages = self._for(seat, delta, now_ns)
+            if messages:
+                self.waiting[seat] = messages
+                first = self.scans.get(seat) == 0
+                ready.notes.append(notes.Captured(copy.id, self.epoch, self.number, first, seat))
+                ready.send.extend((seat, message) for message in messages)
+        self.base = copy.positions()
+        self.output_base = {queue.edge: queue.next for queue in copy.outputs}
+        copy.consumed_since = 0
+        if alone:
+            self.safe_at = self.base
+
+    def _delta(self) -> tuple[object, ...]:
+        """What changed. Where every target only begins its scan nobody could use it; it may be very large."""
+        op = self.copy.op
+        if all(self.scans.get(seat) == 0 for seat in self.place.targets):
+            op.skip()
+            return ()
+        return op.delta(self.config.chunk_bytes)
+
+    def _for(self, seat: Seat, delta: tuple[object, ...], now_ns: int) -> tuple[Message, ...]:
+        """What one target gets of this round; nothing if its scan has not begun and may not yet."""
+        scan, done, state = self.scans.get(seat, -1), True, delta
+        if scan == 0:
+            state = ()
+        if scan >= 0:
+            if self.pace.is_free(now_ns):
+                chunk, reached = self.copy.op.chunk(scan, self.config.chunk_bytes)
+                self.pace.spend(self.config.chunk_bytes, now_ns)
+                state = (*state, chunk)
+                self.reached[seat] = reached
+            elif scan == 0:
+                return ()
+            done = self.reached.get(seat, scan) < 0
+            if done:
+                self.gates[seat] = None
+        return self._messages(state, scan, done)
+
+    def _messages(self, state: tuple[object, ...], scan: int, done: bool) -> tuple[Message, ...]:
+        copy, first = self.copy, scan == 0
+        key = {"shard": copy.id, "epoch": self.epoch, "since": self.place.since, "round": self.number}
+        head = Capture(
+            **key,
+            pieces=len(state),
+            state=state[0],
+            scan=scan,
+            done=done,
+            start=self.base,
+            to=copy.positions(),
+            watermarks={i.edge: i.watermark for i in copy.inputs},
+            outputs={q.edge: q.part(0 if first else self.output_base[q.edge]) for q in copy.outputs},
+            handed={edge: inbox.part() for edge, inbox in copy.inboxes.items()} if first else {},
+        )
+        rest = (CapturePiece(**key, index=i, state=piece) for i, piece in enumerate(state[1:], 1))
+        return (head, *rest)
+
+    # --- answers
+
+    def on_held(self, seat: Seat, message: Held, now_ns: int, ready: Ready) -> None:
+        if message.round != self.number or seat not in self.waiting:
+            return
+        if message.fits:
+            self._hold(seat)
+        else:
+            self._start_over(seat)
+
+    def _hold(self, seat: Seat) -> None:
+        self.held[seat] = None
+        if all(gate in self.held for gate in self.gates):
+            self.safe_at = self.base
+
+    def _start_over(self, seat: Seat) -> None:
+        """Its image does not continue. A joining one is brought up anew; a backup may not be named any longer."""
+        self.waiting.pop(seat, None)
+        self.gates.pop(seat, None)
+        self.reached.pop(seat, None)
+        if seat == self.place.joining:
+            self.scans[seat] = 0
+        else:
+            self.unfit[seat] = None
+
+    def on_pasted(self, seat: Seat, message: Pasted, now_ns: int, ready: Ready) -> None:
+        if message.round != self.number or seat not in self.waiting:
+            return
+        self._hold(seat)
+        del self.waiting[seat]
+        if seat in self.scans:
+            self.scans[seat] = self.reached.pop(seat, self.scans[seat])
+            if self.scans[seat] < 0:
+                del self.scans[seat]
+                self.made[seat] = None
+        ready.idle = True  # the next round may be due
+
+    def on_tick(self, now_ns: int, ready: Ready) -> None:
+        """Send again what was not answered; a joining seat that answers nothing must not hold up the backup."""
+        if not self.waiting:
+            return
+        retry_ns = self.config.retry_ns
+        slow = [seat for seat in self.waiting if seat == self.place.joining and len(self.place.targets) > 1]
+        if slow == list(self.waiting) and now_ns - self.started_ns >= SCAN_RETRIES_MAX * retry_ns:
+            ready.notes.append(notes.ScanAgain(self.copy.id, self.epoch, self.number, slow[0]))
+            self._start_over(slow[0])
+        elif now_ns - self.sent_ns >= 2 * retry_ns << min(self.resends, DOUBLINGS_MAX):
+            self.sent_ns = now_ns
+            self.resends += 1
+            for seat, messages in self.waiting.items():
+                again = (_poke(messages[0]),) if seat in self.held else messages
+                ready.send.extend((seat, message) for message in again)
+
+    # --- what it comes to
+
+    def safe(self) -> dict[Edge, int] | None:
+        return self.safe_at if self.gates else None
+
+    def is_settled(self) -> bool:
+        quiet = not self.waiting and not self.scans and not self.unfit
+        return quiet and self.place.backup in self.gates and self.safe_at == self.copy.positions()
+
+    def reports(self, shard: Asset) -> list[Message]:
+        place = self.place
+        if place.joining in self.made and place.joining:
+            return [Joined(asset=shard, since=place.since, seat=place.joining)]
+        return [Unfit(asset=shard, since=place.since, seat=seat) for seat in self.unfit]
+
+
+def _under(message: Message, since: int) -> Message:
+    return msgspec.structs.replace(message, since=since)
+
+
+def _poke(head: Message) -> Message:
+    """The same round without its state: whoever holds it says again how far it is."""
+    return msgspec.structs.replace(head, pieces=0, state=None, outputs={}, handed={})

@@ -1,0 +1,22 @@
+"""How fast a node may bring up new images: one limit for all that it sends, so that rows keep their share."""
+
+from __future__ import annotations
+
+SECOND_NS = 1_000_000_000
+
+
+class Pace:
+    __slots__ = ("bytes_per_s", "free_ns")
+
+    def __init__(self, bytes_per_s: int | None) -> None:
+        #: None: as fast as the images take it.
+        self.bytes_per_s = bytes_per_s
+        #: Until then, what was sent last uses up the limit.
+        self.free_ns = 0
+
+    def is_free(self, now_ns: int) -> bool:
+        return now_ns >= self.free_ns
+
+    def spend(self, count_bytes: int, now_ns: int) -> None:
+        if self.bytes_per_s is not None:
+            self.free_ns = max(now_ns, self.free_ns) + count_bytes * SECOND_NS // self.bytes_per_s

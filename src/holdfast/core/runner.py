@@ -1,0 +1,188 @@
+"""A shard at work: it steps its copy over what it is fed, streams what comes of it, and acknowledges what guards keep.
+
+Acknowledgement is the minimum over the guards (`core/protect`). Where none of them holds anything back (mode `none`, or
+no second node exists) there is no other copy that it could harm: then what was consumed is acknowledged.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.copy import Copy
+from holdfast.core.feed import Feed
+from holdfast.core.outlet import Outlet
+from holdfast.core.protect import Guard, MakeGuard, guard_names
+from holdfast.core.ready import Ready
+from holdfast.errors import check
+from holdfast.model import notes
+from holdfast.model.config import Config
+from holdfast.model.ids import Address, Asset, Edge, Seat
+from holdfast.model.messages import Data, Held, Here, Message, Pasted, Subscribe, Yielded
+from holdfast.model.protection import Protection
+from holdfast.model.record import Place, Record
+from holdfast.model.topology import Topology
+
+
+class Runner:
+    __slots__ = (
+        "config", "copy", "epoch", "feeds", "frozen", "guards", "make_guard", "outlet", "place", "producers", "said",
+        "topology",
+    )  # fmt: skip
+
+    def __init__(self, copy: Copy, place: Place, topology: Topology, config: Config, make_guard: MakeGuard) -> None:
+        self.copy = copy
+        self.place = place
+        self.epoch = place.epoch
+        self.topology = topology
+        self.config = config
+        self.make_guard = make_guard
+        self.guards: tuple[Guard, ...] = ()
+        self.outlet = Outlet(copy, place.epoch, topology, config)
+        #: True while it hands over (drain): it serves, but consumes nothing.
+        self.frozen = False
+        self.feeds: dict[Edge, Feed] = {
+            i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=place.primary or "")
+            for i in copy.inputs
+            if i.inbox is None
+        }
+        #: Where each producer sits, as this shard last turned to it.
+        self.producers: dict[Edge, Seat | None] = {}
+        #: It was said that the shard stands still.
+        self.said = False
+
+    @property
+    def id(self) -> Asset:
+        return self.copy.id
+
+    # --- placement
+
+    def on_place(self, place: Place, protection: Protection, now_ns: int, ready: Ready) -> None:
+        """First produce, then protect: captures for new targets are taken in an idle moment after this."""
+        self.place = place
+        self.frozen = place.moving
+        self.on_protection(protection, now_ns)
+        for guard in self.guards:
+            guard.retarget(place)
+        self.pump(now_ns, ready)
+        ready.idle = True
+
+    def on_protection(self, protection: Protection, now_ns: int) -> None:
+        """Settings as the record has them now. A guard that stays keeps what it knows."""
+        there = {guard.name: guard for guard in self.guards}
+        names = guard_names(protection.mode, self.place)
+        self.guards = tuple(there.get(name) or self.make_guard(name, self.place, now_ns) for name in names)
+        for guard in self.guards:
+            guard.protection = protection
+
+    def on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
+        """Turn to producers that have moved (at the start: to all)."""
+        self.outlet.on_record(record)
+        for edge, feed in self.feeds.items():
+            place = record.places[self.topology.producer[edge]]
+            feed.producer_epoch = max(feed.producer_epoch, place.epoch)
+            if edge not in self.producers or self.producers[edge] != place.primary:
+                self.producers[edge] = place.primary
+                feed.subscribe(place.primary, now_ns, ready)
+
+    # --- data
+
+    def on_data(self, message: Data, source: Address, now_ns: int, ready: Ready) -> None:
+        feed = self.feeds.get(message.edge)
+        if feed is None:
+            return
+        blocks = feed.take(message, source, now_ns, ready)
+        if blocks:
+            self.copy.input(message.edge).queue.extend(blocks)
+            self.pump(now_ns, ready)
+
+    def on_here(self, message: Here) -> None:
+        """A producer says from where it keeps what this shard wants: never from later on."""
+        feed = self.feeds.get(message.edge)
+        if feed is not None and message.epoch >= feed.producer_epoch:
+            check(
+                message.first <= feed.next,
+                "what a shard needs is gone",
+                f"{message.edge}: {message.first}, {feed.next}",
+            )
+
+    def pump(self, now_ns: int, ready: Ready) -> None:
+        """Consume all there is, in order; stream what it made."""
+        if self.frozen:
+            return
+        made = False
+        while (blocks := self.copy.step()) is not None:
+            for queue, block in blocks:
+                made = True
+                ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
+        if self.copy.failed and not self.said:
+            self.said = True
+            ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.failed))
+        if made:
+            self.outlet.flush(ready)
+        if self.copy.consumed_since >= self.config.retained_soft_max:
+            self.protect(now_ns, ready)
+        self.acknowledge(now_ns, ready)
+
+    def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> None:
+        if self.outlet.on_subscribe(source, message, fence, now_ns, ready):
+            self.pump(now_ns, ready)  # there may be room again
+
+    def on_left(self, edge: Edge, consumer: str, now_ns: int, ready: Ready) -> None:
+        if self.outlet.on_left(edge, consumer, ready):
+            self.pump(now_ns, ready)  # there may be room again
+
+    # --- protection
+
+    def wants_protection(self, now_ns: int) -> bool:
+        return any(guard.due(now_ns, frozen=self.frozen) for guard in self.guards)
+
+    def protect(self, now_ns: int, ready: Ready) -> None:
+        """Let every guard take what is due."""
+        for guard in self.guards:
+            if guard.due(now_ns, frozen=self.frozen):
+                guard.take(now_ns, ready)
+
+    def on_answer(self, seat: Seat, message: Held | Pasted, now_ns: int, ready: Ready) -> None:
+        """A copy holds, or has pasted, a capture."""
+        if message.epoch != self.epoch:
+            return
+        for guard in self.guards:
+            if isinstance(message, Held):
+                guard.on_held(seat, message, now_ns, ready)
+            else:
+                guard.on_pasted(seat, message, now_ns, ready)
+        self.acknowledge(now_ns, ready)
+
+    def safe(self) -> dict[Edge, int]:
+        """What may be acknowledged: the minimum over all guards that keep anything, else what was consumed."""
+        found = [positions for guard in self.guards if (positions := guard.safe()) is not None]
+        if not found:
+            return self.copy.positions()
+        return {edge: min(positions[edge] for positions in found) for edge in found[0]}
+
+    def acknowledge(self, now_ns: int, ready: Ready) -> None:
+        positions = self.safe()
+        for edge, feed in self.feeds.items():
+            if positions[edge] > feed.ack:
+                feed.ack = positions[edge]
+                ready.notes.append(notes.Acked(self.id, edge, feed.ack, self.epoch, self.place.since))
+                feed.subscribe(self.producers.get(edge), now_ns, ready)
+
+    def on_tick(self, now_ns: int, ready: Ready) -> None:
+        """Send again what was not answered, let leases lapse."""
+        for guard in self.guards:
+            guard.on_tick(now_ns, ready)
+        for edge, feed in self.feeds.items():
+            if now_ns - feed.heard_ns >= 3 * self.config.retry_ns:
+                feed.subscribe(self.producers.get(edge), now_ns, ready)
+        self.outlet.on_tick(now_ns, ready)
+        self.pump(now_ns, ready)
+
+    def reports(self) -> list[Message]:
+        """What the coordinator must know, until it has acted on it."""
+        found: list[Message] = [message for guard in self.guards for message in guard.reports(self.id)]
+        if not found and self.place.moving and self.has_yielded():
+            found.append(Yielded(asset=self.id, since=self.place.since))
+        return found
+
+    def has_yielded(self) -> bool:
+        """Frozen, and every copy that is kept stands where this one stands."""
+        return self.frozen and bool(self.guards) and all(guard.is_settled() for guard in self.guards)

@@ -1,0 +1,62 @@
+"""How an operator's shards are protected: its mode, and the settings of that mode. Kept in the record.
+
+A mode is a row of a table, not a class. It says which guards a running shard has (what they call safe is what gets
+acknowledged) and what happens when its node fails. Settings are in the record, so they survive restarts and every node
+sees the same; `holdfast mode` and `run --sla` change them there.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from holdfast.errors import ConfigError
+
+MS = 1_000_000
+PERIOD_NS_MIN, PERIOD_NS_MAX = 1 * MS, 3_600_000 * MS
+
+
+class OnFailure(Enum):
+    PROMOTE = "its backup goes on from the image"
+    EMPTY = "it starts empty elsewhere and marks the gap"
+
+
+class Mode(msgspec.Struct, frozen=True):
+    #: Guards of a running shard, by name.
+    guards: tuple[str, ...]
+    #: A second node holds a copy.
+    has_backup: bool
+    on_failure: OnFailure
+
+
+MODES: dict[str, Mode] = {
+    "none": Mode((), False, OnFailure.EMPTY),
+    "passive": Mode(("images",), True, OnFailure.PROMOTE),
+}
+#: What a capture carries: what has changed, or everything (the baseline).
+METHODS = ("delta", "whole")
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one operator."""
+
+    mode: str = "passive"
+    method: str = "delta"
+    period_ns: int = 250 * MS
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError("unknown mode", detail=f"It is {self.mode!r}.", hint=f"Choose one of {', '.join(MODES)}.")
+        if self.method not in METHODS:
+            raise ConfigError(
+                "unknown checkpoint method",
+                detail=f"It is {self.method!r}.",
+                hint=f"Choose one of {', '.join(METHODS)}.",
+            )
+        if not PERIOD_NS_MIN <= self.period_ns <= PERIOD_NS_MAX:
+            raise ConfigError(
+                "a capture period must lie between 1 ms and an hour",
+                detail=f"It is {self.period_ns / MS:g} ms.",
+                hint="Captures are forced earlier where much input was consumed.",
+            )
