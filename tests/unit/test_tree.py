@@ -19,7 +19,6 @@ TOO_LONG = {
     "src/holdfast/spark/datasource.py": 600,
     "src/holdfast/state/slots.py": 640,
     "tests/properties/test_operator_images.py": 560,
-    "tests/unit/core/test_core_unit.py": 600,
 }
 #: A note may have the name of the message or the event that it tells of: the idea is the same one.
 NOTES = "src/holdfast/model/notes.py"

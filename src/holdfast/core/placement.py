@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, seat_of
 from holdfast.model.config import Config
+from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, seat_of
 from holdfast.model.protection import Protection
 from holdfast.model.record import Record
 

@@ -12,8 +12,10 @@ from holdfast.core.node import Node
 from holdfast.core.reader import Reader
 from holdfast.core.stage import StageDriver
 from holdfast.model import messages as m
+from holdfast.model.block import shard_block
 from holdfast.model.config import Config
 from holdfast.model.found import Found
+from holdfast.model.protection import Protection
 from holdfast.model.record import NO_RECORD, first_record
 from holdfast.model.topology import layered
 from holdfast.runtime.net.links import BULK, FAST, key_of, lane_of
@@ -87,7 +89,7 @@ def test_two_messages_of_one_key_say_the_same():
 
 def test_rows_and_state_travel_apart_from_all_the_rest():
     bulk = {kind for kind in MESSAGES if kind.bulk}
-    assert bulk == {m.Data, m.Capture, m.Deliver}
+    assert bulk == {m.Data, m.Capture, m.CapturePiece, m.Deliver}
     assert all(kind.heavy for kind in bulk)
     assert lane_of(m.Data(edge="u0.0", epoch=1, blocks=())) == BULK
     assert lane_of(m.Pull(version=1)) == FAST
@@ -116,3 +118,19 @@ def test_a_node_without_a_record_takes_only_what_leads_to_one():
 def test_whatever_is_entered_can_be_decoded():
     message = m.Drain(name="n1")
     assert decode(encode("operator", "n0", message), "operator") == ("operator", "n0", message)
+
+
+def test_messages_survive_the_wire():
+    commit = m.CommitRecord(
+        query="q", batch=0, epoch=1, attempt=1, accepted={0: 1}, watermark=3, offsets=(0, 4), late=1
+    )
+    for message in (
+        m.Heartbeat(life=1, version=2),
+        m.Data(edge="u0.0", epoch=1, blocks=(shard_block(0, (), 9),)),
+        m.LedgerCopy(ledger="s0.ledger", since=1, page=m.LedgerPage("q", 1, commit)),
+        m.Push(record=first_record(SHAPE, ("n0", "n1", "n2"))),
+        m.SetProtection(operator="u0", protection=Protection(mode="none", period_ns=5_000_000)),
+        m.Held(shard="u0", epoch=1, round=2, fits=False),
+        m.Unfit(asset="u0", since=3, seat="n1#1"),
+    ):
+        assert decode(encode("n1#1", "n0", message), "n1#1") == ("n1#1", "n0", message)

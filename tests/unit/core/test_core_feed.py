@@ -1,0 +1,79 @@
+"""Streams along an edge, from the side that reads: a shard's feed and a sink's reader."""
+
+from __future__ import annotations
+
+import pytest
+from support.core import CONFIG, ONE, place, record
+
+from holdfast.core.feed import Feed
+from holdfast.core.reader import Reader
+from holdfast.core.ready import TICK, Ready, Received
+from holdfast.errors import InvariantError
+from holdfast.model import messages as m
+from holdfast.model.block import shard_block
+from holdfast.model.config import MS
+from holdfast.model.reasons import BarReason
+from holdfast.model.topology import ReaderSpec
+
+
+def test_a_feed_asks_again_at_a_hole_refuses_fenced_rows_and_ignores_old_ones():
+    made, ready = Feed("e", "u", 1, 0, 100), Ready()
+    data = m.Data(edge="e", epoch=3, blocks=(shard_block(0, (), 1), shard_block(5, (), 2)))
+    assert [b.start for b in made.take(data, "p", 0, ready)] == [0]
+    assert ready.send[-1][1].at == 1  # type: ignore[attr-defined]
+    assert made.take(m.Data(edge="e", epoch=2, blocks=(shard_block(1, (), 2),)), "p", 0, ready) == []
+    assert made.take(data, "p", 0, ready) == []
+    made.subscribe(None, 5, ready)
+    assert made.heard_ns == 5
+
+
+def reader(leased: bool = False) -> Reader:
+    spec = ReaderSpec(id="r0", edges=("u0.0",), leased=leased)
+    return Reader(spec, 1, ONE, CONFIG, record(1, place()), {}, 0)
+
+
+def test_a_reader_waits_for_rows_and_never_goes_back():
+    made = reader()
+    made.step(TICK, 0)
+    assert made.latest() == {"u0.0": 0}
+    assert made.read("u0.0", 0, 2) is None
+    block = shard_block(0, ((1, 2, 3),), 4)
+    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(block,))), 0)
+    assert made.read("u0.0", 0, 2) == [block]
+    made.step(Received("c#1", m.Data(edge="other", epoch=1, blocks=(block,))), 0)
+    moved = record(2, place(2, primary="b#1", backup=None, epoch=2))
+    ready = made.step(Received("n", m.Push(record=moved)), 0)
+    assert [(to, x.at) for to, x in ready.send] == [("b#1", 2)]  # type: ignore[attr-defined]
+    assert made.latest() == {"u0.0": 2}
+    assert made.step(Received("n", m.Push(record=record(1, place()))), 0).send == []
+
+
+def test_a_readers_commit_is_cumulative_and_what_is_committed_is_given_up():
+    made = reader()
+    made.step(TICK, 0)
+    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(shard_block(0, (), 4), shard_block(1, (), 5)))), 0)
+    assert made.commit({"u0.0": 1}, 0).send[0][1].ack == 1  # type: ignore[attr-defined]
+    assert made.commit({"u0.0": 1}, 0).send == []
+    with pytest.raises(InvariantError, match="given up"):
+        made.read("u0.0", 0, 2)
+    assert made.read("u0.0", 2, 2) == []
+
+
+def test_a_reader_whose_rows_are_gone_says_where_the_edge_starts():
+    made = reader(leased=True)
+    made.step(TICK, 0)
+    made.step(Received("a#1", m.Trimmed(edge="u0.0", epoch=1, first=9)), 0)
+    assert made.lost == {"u0.0": 9}
+    ready = made.step(TICK, 400 * MS)
+    assert [type(x) for _, x in ready.send] == [m.Pull]
+
+
+def test_a_reader_that_is_turned_away_asks_no_more_and_one_of_a_later_life_is_not_meant():
+    made = reader(leased=True)
+    assert {x.query for _, x in made.step(TICK, 0).send if isinstance(x, m.Subscribe)} == {ONE.query}
+    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=0, why=BarReason.FENCED)), 0)
+    assert made.barred == {}
+    made.step(Received("a#1", m.Barred(edge="u0.0", epoch=1, why=BarReason.FENCED)), 0)
+    assert made.barred == {"u0.0": "fenced"}
+    ready = made.step(TICK, 400 * MS)
+    assert [type(x) for _, x in ready.send] == [m.Pull]
