@@ -65,7 +65,8 @@ class Images:
         self.held: dict[Seat, None] = {}
         #: Joining seats whose image was completed under this place.
         self.made: dict[Seat, None] = {}
-        #: A backup whose image does not continue: the record must not name it any longer.
+        #: A backup whose image does not continue: the record must not name it any longer. While it does, nothing more is
+        #: acknowledged: should this primary die now, that image runs from where it stands.
         self.unfit: dict[Seat, None] = {}
 
     # --- the place
@@ -108,7 +109,7 @@ class Images:
         if self.protection.method == "whole":
             copy.op.mark_all()
         delta = self._delta()
-        alone = not self.gates
+        alone = not self.gates and not self.unfit
         for seat in self.place.targets:
             messages = self._for(seat, delta, now_ns)
             if messages:
@@ -133,6 +134,8 @@ class Images:
     def _for(self, seat: Seat, delta: tuple[object, ...], now_ns: int) -> tuple[Message, ...]:
         """What one target gets of this round; nothing if its scan has not begun and may not yet."""
         scan, done, state = self.scans.get(seat, -1), True, delta
+        if seat in self.unfit:
+            return ()
         if scan == 0:
             state = ()
         if scan >= 0:
@@ -178,7 +181,7 @@ class Images:
 
     def _hold(self, seat: Seat) -> None:
         self.held[seat] = None
-        if all(gate in self.held for gate in self.gates):
+        if not self.unfit and all(gate in self.held for gate in self.gates):
             self.safe_at = self.base
 
     def _start_over(self, seat: Seat) -> None:
@@ -222,7 +225,7 @@ class Images:
     # --- what it comes to
 
     def safe(self) -> dict[Edge, int] | None:
-        return self.safe_at if self.gates else None
+        return self.safe_at if self.gates or self.unfit else None
 
     def is_settled(self) -> bool:
         quiet = not self.waiting and not self.scans and not self.unfit
