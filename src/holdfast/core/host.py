@@ -237,6 +237,8 @@ class Host:
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True)))
         elif copy.pasted == number:
             ready.send.append((source, Pasted(shard=head.shard, epoch=head.epoch, round=head.round)))
+        elif copy.pasting is None and copy.hollow:  # that the paste failed was said, but perhaps not heard
+            ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=False)))
 
     def _paste(self, shard: Asset, ready: Ready) -> bool:
         """One piece of what is held; true if that was the last."""
