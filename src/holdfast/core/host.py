@@ -206,9 +206,12 @@ class Host:
         """Hold a capture that is complete, under the place that the record names, from the primary that it names."""
         arriving, place = self.arriving[shard], self.record.places[shard]
         head = arriving.capture()
-        if head is None or head.since > place.since:
+        since = arriving.key[1]
+        if since > place.since or (head is None and since == place.since):
             return
         del self.arriving[shard]
+        if head is None:  # the rest of it will be sent under another place, if at all
+            return
         copy = self.copies.get(shard)
         right = head.since == place.since and place.primary == arriving.source and head.epoch == place.epoch
         if copy is None or not right:
