@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.model.config import Config
 from holdfast.model.ids import name_of
+from holdfast.model.protection import Protection
 from holdfast.model.topology import layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.runner import retrace
@@ -74,7 +75,13 @@ def test_section_7_deltas_send_less_than_whole_captures():
     sent = {}
     for method in ("whole", "delta"):
         outcome = Simulation(
-            setup(config=Config(method=method), faults=(), window_ms=5_000, keys=200, safety_ms=3_000)
+            setup(
+                config=Config(protection=Protection(method=method)),
+                faults=(),
+                window_ms=5_000,
+                keys=200,
+                safety_ms=3_000,
+            )
         ).run()
         assert not outcome.violation
         sent[method] = outcome.bytes

@@ -8,15 +8,16 @@ from random import Random
 
 import pytest
 
-from holdfast.core.ready import Ready, Received, Tick
+from holdfast.core.ready import Idle, Ready, Received, Tick
 from holdfast.model.block import shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.messages import Data, Pull, Push
+from holdfast.model.protection import Protection
 from holdfast.model.topology import layered
 from holdfast.sim.costs import MESSAGE_BYTES, ROW_BYTES, Costs, size_of
 from holdfast.sim.faults import Fault
 from holdfast.sim.network import Network
-from holdfast.sim.operators import Meter, WindowSum
+from holdfast.sim.operators import PAGE, WINDOW_BYTES, Meter, WindowSum
 from holdfast.sim.process import Process, VirtualDisk
 from holdfast.sim.runner import retrace
 from holdfast.sim.simulation import Setup, Simulation
@@ -81,18 +82,63 @@ def test_a_capture_and_a_paste_cost_their_windows_and_a_start_its_load():
     op, image = WindowSum(spec, MS, COSTS, meter), WindowSum(spec, MS, COSTS, meter)
     op.step("e", tuple((key, 0, 1) for key in range(50)), 0)
     assert meter.take() == 50 * COSTS.row_ns
-    state = op.capture()
+    assert op.costs() == (50 * COSTS.capture_window_ns, 50 * COSTS.paste_window_ns)
+    (state,) = op.delta(1 << 20)
     assert meter.take() == 50 * COSTS.capture_window_ns
-    image.paste(state, whole=False)
+    image.paste(state)
     assert meter.take() == 50 * COSTS.paste_window_ns
+    chunk, after = op.chunk(0, 10 * WINDOW_BYTES * PAGE)
+    assert (len(chunk), after) == (40, 10)
+    assert meter.take() == 40 * COSTS.capture_window_ns
     image.restore()
     assert meter.take() == COSTS.load_ns
     op.step("e", ((1, 0, 1),), 0)
     meter.take()
-    op.capture()
+    op.delta(1 << 20)
     assert meter.take() == COSTS.capture_window_ns
     with pytest.raises(TypeError):
-        image.paste({}, whole=True)
+        image.paste({})
+
+
+class Busy:
+    """A machine that wants an idle moment after every event, and remembers what it was fed."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def step(self, event, now_ns: int) -> Ready:
+        self.seen.append(type(event).__name__)
+        ready = Ready()
+        ready.idle = not isinstance(event, Idle)
+        return ready
+
+
+def test_rows_that_wait_come_before_an_idle_moment_and_it_comes_after_them():
+    w = world()
+    sender, busy = Process("a", "a", Echo(), None), Process("b", "b", Busy(), None)
+    w.add(sender)
+    w.add(busy)
+    w.run(1 * MS)
+    assert busy.machine.seen == ["Tick", "Idle"]
+    w.stall("b", 100 * MS, clock_stops=False)
+    w.call(0, lambda: None)
+    for i in range(5):
+        w.send(sender, "b", Pull(version=0), w.now_ns + i * MS)
+    w.run(50 * MS)
+    assert busy.machine.seen == ["Tick", "Idle"]
+    w.run(300 * MS)
+    assert busy.machine.seen[2:] == [*["Received"] * 5, "Idle"]
+
+
+def test_a_wish_for_an_idle_moment_waits_for_the_work_of_its_step():
+    w = world()
+    busy = Process("b", "b", Busy(), None)
+    busy.slow = 1_000
+    w.add(busy)
+    w.run(1_000 * COSTS.event_ns - 1)
+    assert busy.machine.seen == ["Tick"]
+    w.run(1_000 * COSTS.event_ns)
+    assert busy.machine.seen == ["Tick", "Idle"]
 
 
 def test_loss_doubling_and_cuts_are_as_often_as_they_say():
@@ -209,7 +255,7 @@ def test_a_hundred_nodes_and_a_thousand_shards_run_faster_than_real_time():
         trigger_ms=1_000,
         reader_trigger_ms=1_000,
         window_ms=1_000,
-        config=Config(capture_period_ns=1_000 * MS),
+        config=Config(protection=Protection(period_ns=1_000 * MS)),
         faults=(Fault(kind="crash", at_ms=2_000, node="n7"),),
     )
     run = Simulation(setup)

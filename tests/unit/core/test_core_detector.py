@@ -58,18 +58,3 @@ def test_alone_or_outside_there_is_no_ring():
     assert (made.monitor, made.watched) == (None, None)
     made.on_record(Record(version=3, term=0, members={"c": 1}, places={}), 0)
     assert made.on_tick(10_000 * MS) is None
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"misses_max": 0},
-        {"election_ns": 100 * MS},
-        {"method": "psychic"},
-        {"retained_soft_max": 50, "retained_hard_max": 40},
-    ],
-)
-def test_settings_that_cannot_work_say_why(wrong):
-    with pytest.raises(ConfigError) as error:
-        Config(**wrong)
-    assert error.value.hint

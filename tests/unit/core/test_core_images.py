@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from support.core import CONFIG, SMALL, answer, copy_of, fill, held, host, images, pasted, place, receive, take
 
 from holdfast.core.protect import Images, Pace
@@ -232,7 +234,7 @@ def test_resends_come_less_and_less_often():
         if ready.send:
             at.append(tick)
     assert at[:4] == [2, 6, 14, 30]
-    assert max(b - a for a, b in zip(at, at[1:], strict=False)) == 32
+    assert max(b - a for a, b in pairwise(at)) == 32
 
 
 def test_a_slow_joining_seat_is_started_over_and_does_not_hold_up_the_backup():

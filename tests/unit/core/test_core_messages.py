@@ -12,7 +12,6 @@ from holdfast.core.node import Node
 from holdfast.core.reader import Reader
 from holdfast.core.stage import StageDriver
 from holdfast.model import messages as m
-from holdfast.model.block import shard_block
 from holdfast.model.config import Config
 from holdfast.model.found import Found
 from holdfast.model.protection import Protection
@@ -126,7 +125,6 @@ def test_messages_survive_the_wire():
     )
     for message in (
         m.Heartbeat(life=1, version=2),
-        m.Data(edge="u0.0", epoch=1, blocks=(shard_block(0, (), 9),)),
         m.LedgerCopy(ledger="s0.ledger", since=1, page=m.LedgerPage("q", 1, commit)),
         m.Push(record=first_record(SHAPE, ("n0", "n1", "n2"))),
         m.SetProtection(operator="u0", protection=Protection(mode="none", period_ns=5_000_000)),

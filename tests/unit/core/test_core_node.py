@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from random import Random
 
+from support.core import CONFIG, SMALL, copy_of, fill, images, op, take
+
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
-from holdfast.core.ready import TICK, ChildDied, DiskFull, Ready, Received, StartStage, StopStage
+from holdfast.core.ready import TICK, ChildDied, DiskFull, Idle, Ready, Received, StartStage, StopStage
 from holdfast.model import messages as m
 from holdfast.model.config import MS, Config
 from holdfast.model.found import Ballot, Found
+from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
-from holdfast.sim.costs import Costs
-from holdfast.sim.operators import Meter, WindowSum
 
 TOPOLOGY = layered(stages=1, shards=1)
 NEW = Found()
 
 
-def node(name: str = "n0", names=("n0", "n1", "n2"), disk=NEW) -> tuple[Node, Ready]:
-    def factory(spec):
-        return WindowSum(spec, 10, Costs(), Meter())
-
-    made = Node(name, names, TOPOLOGY, Config(), factory, Random(1), disk, first_record(TOPOLOGY, names[:3]), 0)
+def node(name: str = "n0", names=("n0", "n1", "n2"), disk=NEW, config: Config = CONFIG) -> tuple[Node, Ready]:
+    first = first_record(TOPOLOGY, names[:3])
+    made = Node(name, names, TOPOLOGY, config, op, Random(1), disk, first, 0)
     return made, made.start(0)
 
 
@@ -47,7 +46,7 @@ def test_a_life_is_on_disk_before_anything_else():
 
 def test_the_first_life_starts_its_shards_and_its_stages():
     made, ready = node()
-    assert list(made.host.primaries) == ["u0"]
+    assert list(made.host.runners) == ["u0"]
     assert ready.apply == [StartStage(stage="s0", epoch=1)]
 
 
@@ -137,7 +136,7 @@ def test_one_node_alone_decides_at_once_and_says_that_it_is_degraded():
         ("n0",),
         TOPOLOGY,
         Config(),
-        lambda spec: WindowSum(spec, 10, Costs(), Meter()),
+        op,
         Random(1),
         Found(),
         first_record(TOPOLOGY, ("n0",)),
@@ -158,8 +157,7 @@ def test_a_drain_is_taken_up_by_the_coordinator():
 
 def test_a_backup_is_spared_while_its_primary_has_been_silent_for_longer():
     names = ("n0", "n1", "n2", "n3", "n4")
-    factory = node()[0].host.factory
-    made = Node("n2", names, TOPOLOGY, Config(), factory, Random(1), Found(), first_record(TOPOLOGY, names), 0)
+    made = Node("n2", names, TOPOLOGY, Config(), op, Random(1), Found(), first_record(TOPOLOGY, names), 0)
     made.start(0)
     made.step(TICK, 400 * MS)
     for voter, at_ms in (("n0", 400), ("n3", 400), ("n4", 400), ("n1", 500)):
@@ -178,3 +176,125 @@ def test_a_coordinator_suspects_the_silent_even_if_their_monitor_does_not():
     made.step(Received("n2#1", m.Appended(term=1, version=2)), 900 * MS)
     made.step(TICK, 900 * MS)
     assert "n1" not in made.election.accepted.members
+
+
+# --- settings in the record
+
+FAST = Protection(period_ns=10 * MS)
+
+
+def test_settings_are_changed_by_the_coordinator_and_by_nobody_else():
+    made, _ = node()
+    change = Received("operator", m.SetProtection(operator="u0", protection=FAST))
+    follower, _ = node("n2")
+    follower.step(change, 50 * MS)
+    assert follower.election.accepted.version == 1
+    lead(made)
+    made.step(change, 150 * MS)
+    assert made.election.accepted.protection == {"u0": FAST}
+    assert made.record.protection == {"u0": Protection()}
+    made.step(Received("n1#1", m.Appended(term=1, version=3)), 150 * MS)
+    assert made.record.protection_of("u0") == FAST
+    assert made.host.runners["u0"].guards[0].protection == FAST
+
+
+def test_settings_of_an_operator_that_does_not_exist_change_nothing():
+    made, _ = node()
+    lead(made)
+    before = made.election.accepted
+    made.step(Received("operator", m.SetProtection(operator="nobody", protection=FAST)), 150 * MS)
+    assert made.election.accepted is before
+    assert made.reports.is_empty()
+
+
+def decided_with_fast_settings() -> Record:
+    made, _ = node()
+    lead(made)
+    made.step(Received("operator", m.SetProtection(operator="u0", protection=FAST)), 150 * MS)
+    made.step(Received("n1#1", m.Appended(term=1, version=3)), 150 * MS)
+    return made.record
+
+
+def test_settings_survive_an_election():
+    """The coordinator that set them is gone; the next one, which only heard of the record, goes on with them."""
+    record = decided_with_fast_settings()
+    heir, _ = node("n1")
+    heir.step(Received("n0#1", m.Push(record=record)), 200 * MS)
+    assert heir.record.protection_of("u0") == FAST
+    heir.step(TICK, 2_000 * MS)
+    heir.step(Received("n2#1", m.Vote(term=2, granted=True)), 2_000 * MS)
+    heir.step(Received("n2#1", m.Appended(term=2, version=4)), 2_000 * MS)
+    assert heir.election.standing is Standing.COORDINATOR
+    heir.step(Received("n2#1", m.Suspect(name="n0", life=1)), 2_400 * MS)
+    heir.step(Received("n2#1", m.Appended(term=2, version=4)), 2_400 * MS)
+    accepted = heir.election.accepted
+    assert accepted.version > record.version
+    assert accepted.protection == {"u0": FAST}
+
+
+def test_settings_survive_a_restart_whatever_the_file_says():
+    """What the record on disk says counts; what the pipeline was started with counts only for its first record."""
+    record = decided_with_fast_settings()
+    made, _ = node(disk={"life": 1, "record": record, "vote": (1, "n0")})
+    made.step(Received("n1#1", m.Push(record=record)), 10 * MS)
+    assert made.record.protection_of("u0") == FAST
+
+
+# --- idle moments
+
+
+def holding(pieces: int) -> Node:
+    """A backup that holds a capture in so many pieces; each takes long to paste."""
+    primary = copy_of(config=SMALL)
+    guard = images(primary, Place(primary="n0#1", backup="n1#1"), SMALL)
+    fill(primary, range(4 * pieces))
+    made, _ = node("n1", config=SMALL)
+    for message in take(guard)["n1#1"]:
+        made.step(Received("n0#1", message), 10 * MS)
+    return made
+
+
+def left(made: Node) -> int:
+    pasting = made.host.copies["u0"].pasting
+    return len(pasting.left) if pasting else 0
+
+
+def test_a_capture_is_held_at_once_and_pasted_in_an_idle_moment():
+    made = holding(3)
+    assert left(made) == 3
+    ready = made.step(Idle(CONFIG.idle_budget_ns), 11 * MS)
+    assert left(made) == 0
+    assert noted(ready, "pasted")
+    assert [type(x) for _, x in ready.send] == [m.Pasted]
+
+
+def test_a_paste_is_interrupted_by_the_budget_of_an_idle_moment_and_goes_on_at_the_next():
+    made = holding(20)
+    seen = [left(made)]
+    for at_ms in range(11, 20):
+        ready = made.step(Idle(CONFIG.idle_budget_ns), at_ms * MS)
+        seen.append(left(made))
+        assert ready.idle == (left(made) > 0)
+        if not left(made):
+            break
+    assert seen == [20, 4, 0]  # a sixteenth of the budget each, at the least
+    assert made.host.copies["u0"].op.windows == {(10, key): 1 for key in range(80)}
+
+
+def test_rows_that_come_between_two_pieces_are_taken_at_once():
+    made = holding(20)
+    made.step(Idle(CONFIG.idle_budget_ns), 11 * MS)
+    assert left(made) == 4
+    assert isinstance(made.step(Received("n0#1", m.Heartbeat(life=1, version=0)), 12 * MS).send[0][1], m.Push)
+    assert left(made) == 4
+
+
+def test_a_node_that_is_never_idle_pastes_with_its_ticks():
+    made = holding(20)
+    assert noted(made.step(TICK, 100 * MS), "pasted")
+
+
+def test_an_idle_moment_without_work_asks_for_no_other():
+    made, _ = node("n1")
+    ready = made.step(Idle(CONFIG.idle_budget_ns), 10 * MS)
+    assert (ready.idle, ready.send, ready.notes) == (False, [], [])

@@ -8,33 +8,44 @@ import pytest
 
 from holdfast.core.placement import Reports, plan
 from holdfast.model.ids import ledger_of, life_of, name_of
+from holdfast.model.config import MS, Config
+from holdfast.model.ids import LEDGER, life_of, name_of
+from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
 
 NAMES = ("n0", "n1", "n2", "n3")
+CONFIG = Config()
 
 
 def start(shards: int = 4, names=NAMES) -> Record:
     return first_record(layered(stages=1, shards=shards), names)
 
 
-def after(record: Record, **reported) -> Record:
+def after(record: Record, config: Config = CONFIG, **reported) -> Record:
     reports = Reports()
     for name, value in reported.items():
         setattr(reports, name, value)
-    made = plan(record, reports)
+    made = plan(record, reports, config)
     if made is None:
         return record
-    return Record(version=made.version, term=1, members=made.members, places=made.places, draining=made.draining)
+    return Record(
+        version=made.version,
+        term=1,
+        members=made.members,
+        places=made.places,
+        draining=made.draining,
+        protection=made.protection,
+    )
 
 
-def settle(record: Record, **reported) -> Record:
+def settle(record: Record, config: Config = CONFIG, **reported) -> Record:
     """Play the primaries' part until nothing changes: everything that joins has joined, all that moves has yielded."""
-    record = after(record, **reported)
+    record = after(record, config, **reported)
     for _ in range(60):
         joined = {a: (p.since, p.joining) for a, p in record.places.items() if p.joining}
         yielded = {a: p.since for a, p in record.places.items() if p.moving}
-        following = after(record, joined=joined, yielded=yielded)
+        following = after(record, config, joined=joined, yielded=yielded)
         if following is record:
             return record
         record = following
@@ -170,3 +181,60 @@ def test_the_placement_comes_to_rest_whatever_members_come_and_go(seed):
             assert all(life_of(s) in (0, record.members.get(name_of(s))) for s in place.holders)
             if asset != "s0" and len(record.members) > 1:
                 assert place.backup or place.primary is None
+
+
+# --- images that are brought up
+
+
+def joins(record: Record) -> dict[str, int]:
+    """Shards that are being brought up, per node that sends."""
+    found: dict[str, int] = {}
+    for asset, place in record.places.items():
+        if place.joining and place.primary and not asset.endswith(LEDGER):
+            found[name_of(place.primary)] = found.get(name_of(place.primary), 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("joins_max", [1, 2, 3])
+def test_a_node_brings_up_no_more_images_at_once_than_it_may_and_all_of_them_in_the_end(joins_max):
+    config = Config(joins_max=joins_max)
+    record = after(start(shards=24), config, suspects={"n1": 1})
+    seen = []
+    for _ in range(60):
+        seen.append(max(joins(record).values(), default=0))
+        waiting = [a for a, p in sorted(record.places.items()) if p.joining]
+        if not waiting:
+            break
+        first = record.places[waiting[0]]  # one after the other, so that places come free one by one
+        record = after(record, config, joined={waiting[0]: (first.since, first.joining)})
+    assert max(seen) == seen[0] == joins_max
+    assert seen[-1] == 0
+    assert all(p.backup for a, p in record.places.items() if a != "s0")
+
+
+def test_a_ledger_joins_whatever_else_is_brought_up():
+    record = after(start(shards=24), Config(joins_max=1), suspects={"n2": 1})
+    assert record.places["s0" + LEDGER].joining
+
+
+def test_a_backup_that_does_not_fit_joins_anew_and_an_old_report_of_it_is_nothing():
+    record = start(shards=1)
+    place = record.places["u0"]
+    assert after(record, unfit={"u0": (place.since - 1, place.backup)}) is record
+    assert after(record, unfit={"u0": (place.since, "n9#1")}) is record
+    made = after(record, unfit={"u0": (place.since, place.backup)}).places["u0"]
+    assert (made.primary, made.backup, made.joining, made.epoch) == (place.primary, None, place.backup, place.epoch)
+    assert made.since > place.since
+
+
+# --- settings
+
+
+def test_settings_are_changed_for_operators_that_exist():
+    record, fast = start(shards=2), Protection(period_ns=10 * MS)
+    made = after(record, protection={"u1": fast, "nobody": fast})
+    assert made.protection == {"u0": Protection(), "u1": fast}
+    assert made.places == record.places
+    assert after(record, protection={"nobody": fast}) is record
+    assert after(made, protection={"u1": fast}) is made
+    assert settle(made, suspects={"n1": 1}).protection == made.protection

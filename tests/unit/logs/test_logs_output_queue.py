@@ -137,6 +137,105 @@ def test_a_delta_jumps_over_what_everybody_has_acknowledged():
     assert (image.trimmed, image.next, list(image.blocks)) == (q.trimmed, q.next, list(q.blocks))
 
 
+# --- several running copies of one consumer
+
+
+def pair() -> OutputQueue:
+    q = queue(("a",))
+    q.count("a", ("n0#1", "n1#1"))
+    for mark in range(3):
+        q.append(ROWS, mark)
+    return q
+
+
+def test_an_acknowledgement_of_one_copy_is_not_taken_for_both():
+    q = pair()
+    assert not q.ack("a", 6, "n0#1")
+    assert q.trimmed == 0
+    assert q.ack("a", 2, "n1#1")
+    assert (q.trimmed, q.acks) == (2, {"a": 2})
+    assert q.ack("a", 4, "n1#1")
+    assert q.trimmed == 4
+
+
+def test_a_copy_that_counts_and_has_not_spoken_holds_everything():
+    q = pair()
+    assert not q.ack("a", 6, "n0#1")
+    assert not q.ack("a", 6, "n0#1")
+    assert (q.trimmed, q.acks) == (0, {"a": 0})
+
+
+def test_a_copy_that_does_not_count_cannot_acknowledge():
+    q = pair()
+    q.ack("a", 2, "n0#1")
+    q.ack("a", 2, "n1#1")
+    assert not q.ack("a", 6, "n9#1")
+    assert q.trimmed == 2
+
+
+def test_a_copy_that_counts_no_more_holds_nothing_back_from_the_next_word_on():
+    q = pair()
+    q.ack("a", 6, "n0#1")
+    q.ack("a", 2, "n1#1")
+    q.count("a", ("n0#1",))
+    assert q.ack("a", 6, "n0#1")
+    assert q.trimmed == 6
+
+
+def test_a_copy_that_comes_to_count_holds_back_but_what_is_gone_stays_gone():
+    q = queue(("a",))
+    q.count("a", ("n0#1",))
+    for mark in range(3):
+        q.append(ROWS, mark)
+    q.ack("a", 2, "n0#1")
+    q.count("a", ("n0#1", "n1#1"))
+    assert not q.ack("a", 6, "n0#1")
+    assert (q.trimmed, q.acks) == (2, {"a": 2})
+    assert not q.ack("a", 0, "n1#1")
+    assert (q.trimmed, q.acks) == (2, {"a": 2})
+
+
+def test_a_copy_that_comes_back_is_asked_again():
+    q = pair()
+    q.ack("a", 4, "n0#1")
+    q.ack("a", 4, "n1#1")
+    q.count("a", ("n0#1",))
+    q.count("a", ("n0#1", "n1#1"))
+    assert not q.ack("a", 6, "n0#1")
+    assert q.ack("a", 6, "n1#1")
+    assert q.trimmed == 6
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ack"), st.sampled_from(("x#1", "y#1", "z#1")), st.integers(0, 20)),
+            st.tuples(st.just("count"), st.sets(st.sampled_from(("x#1", "y#1", "z#1")), min_size=1), st.just(0)),
+        )
+    )
+)
+def test_nothing_is_trimmed_that_a_copy_which_counts_has_not_acknowledged(history):
+    """The model: what each copy has said since it last came to count; what is gone stays gone."""
+    q = queue(("a",))
+    q.count("a", ("x#1",))
+    for mark in range(10):
+        q.append(ROWS, mark)
+    said: dict[str, int] = {}
+    counted: tuple[str, ...] = ("x#1",)
+    for kind, who, position in history:
+        before = q.trimmed
+        if kind == "count":
+            counted = tuple(sorted(who))
+            q.count("a", counted)
+            said = {seat: at for seat, at in said.items() if seat in counted}
+        else:
+            said[who] = max(position, said.get(who, 0))
+            q.ack("a", position, who)
+        assert q.trimmed >= before
+        assert q.trimmed <= max(before, min(said.get(seat, 0) for seat in counted))
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 3), st.tuples(st.sampled_from("ab"), st.integers(0, 40)), st.none())))
 def test_an_image_stands_where_its_primary_stands_after_any_history(history):

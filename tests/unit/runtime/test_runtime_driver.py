@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ready import TICK, BatchDone, Ready, Received, Tick
+from holdfast.core.ready import TICK, BatchDone, Idle, Ready, Received, Tick
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model.config import MS
@@ -168,4 +168,66 @@ def test_rows_that_are_sent_again_while_they_wait_are_kept_once():
     assert loop.backlog == 3
     gate.set()
     wait_for(lambda: not loop.backlog and not loop.busy_since_ns)
+    loop.stop()
+
+
+# --- idle moments
+
+
+def wants_idle(event: Any, now_ns: int) -> Ready:
+    ready = Ready()
+    ready.idle = event == "work" or isinstance(event, Received)
+    return ready
+
+
+def test_an_idle_moment_comes_once_for_each_wish_and_never_unasked():
+    script = Script(wants_idle)
+    loop = MachineLoop(script, lambda target, message: None, idle_budget_ns=7)
+    loop.start(Ready())
+    loop.post("nothing")
+    loop.post("work")
+    wait_for(lambda: Idle(7) in script.seen)
+    loop.post("nothing")
+    wait_for(lambda: len(script.seen) == 4)
+    assert script.seen == ["nothing", "work", Idle(7), "nothing"]
+    loop.stop()
+
+
+def test_while_anything_waits_there_is_no_idle_moment():
+    """Rows first: a burst is taken whole before a capture or a paste gets its turn."""
+    gate = threading.Event()
+
+    def answer(event: Any, now_ns: int) -> Ready:
+        if event == "block":
+            gate.wait(5)
+        return wants_idle("work", now_ns)
+
+    script = Script(answer)
+    loop = MachineLoop(script, lambda target, message: None)
+    loop.start(Ready())
+    loop.post("block")
+    wait_for(lambda: script.seen == ["block"])
+    for number in range(5):
+        loop.received("n1", m.Data(edge=f"e{number}", epoch=1, blocks=()))
+    loop.received("n1", PULL)
+    gate.set()
+    wait_for(lambda: any(isinstance(event, Idle) for event in script.seen))
+    first = next(i for i, event in enumerate(script.seen) if isinstance(event, Idle))
+    assert first == 7
+    loop.stop()
+
+
+def test_a_machine_that_always_has_work_is_still_told_of_time_and_of_rows():
+    def answer(event: Any, now_ns: int) -> Ready:
+        ready = Ready()
+        ready.idle = True
+        ready.wake_ns = now_ns + 5 * MS if isinstance(event, Tick) else 0
+        return ready
+
+    script = Script(answer)
+    loop = MachineLoop(script, lambda target, message: None)
+    loop.start()
+    loop.received("n1", DATA)
+    wait_for(lambda: sum(isinstance(event, Tick) for event in script.seen) >= 3)
+    assert Received("n1", DATA) in script.seen
     loop.stop()
