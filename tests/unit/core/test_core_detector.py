@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.detector import Detector
-from holdfast.errors import ConfigError
 from holdfast.model.config import MS, Config
 from holdfast.model.messages import Suspect
 from holdfast.model.record import Record
