@@ -10,11 +10,12 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.core import hand_over, host, ledger, placement, primary, stage
+from holdfast.core import hand_over, host, ledger, placement, stage
 from holdfast.core.copy import Copy
 from holdfast.core.election import Election
 from holdfast.core.feed import Feed
 from holdfast.core.node import Node
+from holdfast.core.protect.images import Images
 from holdfast.core.reader import Reader
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
@@ -48,13 +49,14 @@ def planted(name: str) -> Iterator[None]:
 
 @mutant
 def acknowledge_before_the_checkpoint_is_safe() -> list[Patch]:
-    right = primary.Primary.protect
+    """When a round is taken, not when it is held."""
+    right = Images.take
 
-    def protect(self, now_ns, ready):
+    def take(self, now_ns, ready):
         right(self, now_ns, ready)
-        self._acknowledge(self.copy.positions(), 0, now_ns, ready)
+        self.safe_at = self.base
 
-    return [(primary.Primary, "protect", protect)]
+    return [(Images, "take", take)]
 
 
 @mutant
@@ -115,13 +117,14 @@ def promotion_without_a_majority() -> list[Patch]:
 
 @mutant
 def image_pasted_out_of_order() -> list[Patch]:
-    right = primary.Primary.protect
+    """The next round does not wait for the last one, and nobody looks whether it fits."""
+    due = Images.due
 
-    def protect(self, now_ns, ready):
-        self.rounds.waiting.clear()
-        right(self, now_ns, ready)
+    def due_anyway(self, now_ns, *, frozen):
+        self.waiting.clear()
+        return due(self, now_ns, frozen=frozen)
 
-    return [(primary.Primary, "protect", protect), (Copy, "fits", lambda self, capture: True)]
+    return [(Images, "due", due_anyway), (Copy, "fits", lambda self, capture: True)]
 
 
 @mutant
@@ -308,7 +311,7 @@ def joined_before_the_image_is_there() -> list[Patch]:
     def reports(self):
         early = [
             Joined(asset=u, since=p.place.since, seat=p.place.joining)
-            for u, p in self.primaries.items()
+            for u, p in self.runners.items()
             if p.place.joining
         ]
         return right(self) + early

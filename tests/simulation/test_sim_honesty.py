@@ -17,7 +17,7 @@ from holdfast.model.topology import layered
 from holdfast.sim.costs import MESSAGE_BYTES, ROW_BYTES, Costs, size_of
 from holdfast.sim.faults import Fault
 from holdfast.sim.network import Network
-from holdfast.sim.operators import PAGE, WINDOW_BYTES, Meter, WindowSum
+from holdfast.sim.operators import WINDOW_BYTES, Meter, WindowSum
 from holdfast.sim.process import Process, VirtualDisk
 from holdfast.sim.runner import retrace
 from holdfast.sim.simulation import Setup, Simulation
@@ -82,13 +82,14 @@ def test_a_capture_and_a_paste_cost_their_windows_and_a_start_its_load():
     op, image = WindowSum(spec, MS, COSTS, meter), WindowSum(spec, MS, COSTS, meter)
     op.step("e", tuple((key, 0, 1) for key in range(50)), 0)
     assert meter.take() == 50 * COSTS.row_ns
-    assert op.costs() == (50 * COSTS.capture_window_ns, 50 * COSTS.paste_window_ns)
+    assert op.delta_ns() == 50 * COSTS.capture_window_ns
     (state,) = op.delta(1 << 20)
+    assert op.paste_ns(state) == 50 * COSTS.paste_window_ns
     assert meter.take() == 50 * COSTS.capture_window_ns
     image.paste(state)
     assert meter.take() == 50 * COSTS.paste_window_ns
-    chunk, after = op.chunk(0, 10 * WINDOW_BYTES * PAGE)
-    assert (len(chunk), after) == (40, 10)
+    chunk, after = op.chunk(0, 40 * WINDOW_BYTES)
+    assert (len(chunk), after) == (40, 40)
     assert meter.take() == 40 * COSTS.capture_window_ns
     image.restore()
     assert meter.take() == COSTS.load_ns

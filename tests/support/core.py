@@ -15,13 +15,13 @@ from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import ShardSpec, Topology, layered
 from holdfast.sim.costs import Costs
-from holdfast.sim.operators import PAGE, WINDOW_BYTES, Meter, WindowSum
+from holdfast.sim.operators import WINDOW_BYTES, Meter, WindowSum
 
 ONE = layered(stages=1, shards=1)
 TWO = layered(stages=2, shards=1)
 CONFIG = Config()
-#: One page of the modelled operator in each chunk.
-SMALL = Config(chunk_bytes=PAGE * WINDOW_BYTES)
+#: Four windows of the modelled operator in each piece.
+SMALL = Config(chunk_bytes=4 * WINDOW_BYTES)
 
 
 def op(spec: ShardSpec) -> WindowSum:

@@ -319,7 +319,7 @@ def test_a_full_holder_turns_a_stage_away():
     hand = HandOver(made)
     feed(made.copies["u0"], "s0>u0", 0, [(1, 1, 1)] * CONFIG.retained_hard_max, 1, 0)
     ready = Ready()
-    deliver = m.Deliver(stage="s0", epoch=1, batch=1, task=0, attempt=0, parts={"s0>u0": ()})
+    deliver = m.Deliver(stage="s0", epoch=1, batch=1, attempt=1, shards={"u0": 1}, parts={}, last=None)
     hand.on_deliver("s0@1", deliver, 0, ready)
     assert ready.send[0][1].reason == "full"  # type: ignore[attr-defined]
 

@@ -127,7 +127,7 @@ def test_with_no_complete_image_nothing_is_held_back():
 def test_an_image_in_the_middle_of_its_scan_gates_nothing_and_gates_from_the_round_that_completes_it():
     made, image = copy_of(config=SMALL), host("c#1", BOTH, SMALL)
     guard = images(made, BOTH, SMALL)
-    fill(made, range(10))  # three pages
+    fill(made, range(10))  # three chunks
     for number in (1, 2):
         sent = take(guard)
         answer(guard, "b#1", [held(number)])
@@ -154,18 +154,18 @@ def test_an_image_in_the_middle_of_its_scan_gates_nothing_and_gates_from_the_rou
 def test_the_image_that_a_scan_made_equals_the_state_whatever_went_on_meanwhile():
     made, image = copy_of(config=SMALL), host("c#1", BOTH, SMALL)
     guard = images(made, place(backup=None, joining="c#1"), SMALL)
-    fill(made, range(14))
+    fill(made, range(30), time=500)
     for number in range(1, 20):
         sent = take(guard)
         answer(guard, "c#1", receive(image, sent["c#1"]))
         if image.copies["u0"].based:
             break
-        # windows close and free their records, others take those records again, on pages on both sides of the cursor
+        # windows close and free their slots, others take those slots again, on both sides of the cursor
         fill(made, range(number, number + 9), number, time=10 * number, watermark=10 * number)
-    assert number > 3
+    assert number > 5
     assert image.copies["u0"].positions() == made.positions()
     assert image.copies["u0"].op.windows == made.op.windows
-    assert image.copies["u0"].op.records == made.op.records
+    assert image.copies["u0"].op.slots == made.op.slots
 
 
 def test_a_delta_that_only_begins_a_scan_is_not_sent_at_all():
@@ -275,7 +275,7 @@ def test_a_joining_image_that_does_not_continue_is_brought_up_anew():
     take(guard)
     answer(guard, "b#1", [pasted(1)])
     answer(guard, "c#1", [pasted(1)])
-    assert guard.scans == {"c#1": 1}
+    assert guard.scans == {"c#1": 4}
     take(guard)
     answer(guard, "c#1", [held(2, fits=False)])
     assert guard.scans == {"c#1": 0}
@@ -319,14 +319,14 @@ def test_the_bandwidth_limit_holds_back_chunks_but_not_deltas():
     second = take(guard, 300 * MS)
     assert [len(x) for x in second.values()] == [1, 1]
     assert heads(second)["b#1"].state == heads(second)["c#1"].state  # the same delta, and no chunk
-    assert (heads(second)["c#1"].scan, heads(second)["c#1"].done) == (1, False)
+    assert (heads(second)["c#1"].scan, heads(second)["c#1"].done) == (4, False)
     answer(guard, "b#1", [pasted(2)])
     answer(guard, "c#1", receive(image, second["c#1"]))
     assert guard.due(1_000 * MS, frozen=False)
     third = take(guard, 1_000 * MS)
     assert [len(x) for x in third.values()] == [1, 2]
     answer(guard, "c#1", receive(image, third["c#1"]))
-    assert image.copies["u0"].scan == 2
+    assert image.copies["u0"].scan == 8
 
 
 def test_a_scan_that_may_not_begin_yet_sends_nothing_and_the_backup_gets_its_delta():

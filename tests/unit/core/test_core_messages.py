@@ -120,9 +120,7 @@ def test_whatever_is_entered_can_be_decoded():
 
 
 def test_messages_survive_the_wire():
-    commit = m.CommitRecord(
-        query="q", batch=0, epoch=1, attempt=1, accepted={0: 1}, watermark=3, offsets=(0, 4), late=1
-    )
+    commit = m.CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=3, offsets=(0, 4), late=1)
     for message in (
         m.Heartbeat(life=1, version=2),
         m.LedgerCopy(ledger="s0.ledger", since=1, page=m.LedgerPage("q", 1, commit)),

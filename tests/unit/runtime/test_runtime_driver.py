@@ -228,6 +228,6 @@ def test_a_machine_that_always_has_work_is_still_told_of_time_and_of_rows():
     loop = MachineLoop(script, lambda target, message: None)
     loop.start()
     loop.received("n1", DATA)
+    wait_for(lambda: Received("n1", DATA) in script.seen)
     wait_for(lambda: sum(isinstance(event, Tick) for event in script.seen) >= 3)
-    assert Received("n1", DATA) in script.seen
     loop.stop()
