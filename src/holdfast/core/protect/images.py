@@ -65,7 +65,7 @@ class Images:
         self.held: dict[Seat, None] = {}
         #: Joining seats whose image was completed under this place.
         self.made: dict[Seat, None] = {}
-        #: A backup whose image does not continue: the record must not name it any longer. While it does, nothing more is
+        #: A backup whose image does not continue: the record must not name it any longer. While it does, nothing new is
         #: acknowledged: should this primary die now, that image runs from where it stands.
         self.unfit: dict[Seat, None] = {}
 
