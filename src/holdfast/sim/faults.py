@@ -14,8 +14,9 @@ from holdfast.core.roles import State
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS
 from holdfast.model.ids import Address, Name, is_ledger, name_of
-from holdfast.model.messages import Drain
+from holdfast.model.messages import Drain, Message, SetProtection
 from holdfast.model.notes import Note, all_notes
+from holdfast.model.protection import Protection
 from holdfast.sim.spark import SinkQuery, SourceQuery, address_of
 from holdfast.sim.world import World
 
@@ -38,6 +39,7 @@ KINDS = {
     "crash-reader": "kill -9 of a sink query",
     "stall-reader": "a sink query freezes `for_ms`",
     "drain": "move everything away from the node",
+    "protect": "the shards of `operator` are captured every `value` ms from now on",
     "idle": "the stage's source shows no new rows `for_ms`",
 }
 
@@ -57,6 +59,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     other: Name = ""
     stage: str = ""
     reader: str = ""
+    operator: str = ""
     for_ms: int = 0
     value: float = 0.0
     #: Happen at the first note whose text starts with this (after `at_ms`), instead of at a time.
@@ -235,10 +238,18 @@ class Injector:
         self.world.stall(fault.reader, fault.for_ms * MS, clock_stops=True)
 
     def _drain(self, fault: Fault) -> None:
+        self._tell(Drain(name=fault.node))
+
+    def _protect(self, fault: Fault) -> None:
+        protection = Protection(period_ns=int(fault.value * MS))
+        self._tell(SetProtection(operator=fault.operator, protection=protection))
+
+    def _tell(self, message: Message) -> None:
+        """What a user asks for reaches every node that is awake; the coordinator acts on it."""
         for name in self.world.names:
             process = self.world.processes.get(name)
             if process is not None and process.alive and process.stalled_ns <= self.world.now_ns:
-                self.world.feed(process, Received("operator", Drain(name=fault.node)))
+                self.world.feed(process, Received("operator", message))
 
     def _idle(self, fault: Fault) -> None:
         query = self.sources[fault.stage]

@@ -7,7 +7,9 @@
     shards = 2
     tops = 0
     [config]                    # any setting of `holdfast.model.config.Config`
-    capture_period_ns = 200_000_000
+    chunk_bytes = 128
+    [config.protection]         # how all operators are protected: see `holdfast.model.protection.Protection`
+    period_ns = 200_000_000
     [run]                       # any number of `holdfast.sim.simulation.Setup`
     safety_ms = 2000
     [[fault]]                   # see `holdfast.sim.faults.KINDS`
@@ -27,6 +29,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.config import Config
+from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault
@@ -53,10 +56,14 @@ def parse_scenario(text: str, name: str = "scenario") -> Setup:
             nodes=data.get("nodes", 4),
             spares=data.get("spares", 0),
             topology=topology,
-            config=Config(**data.get("config", {})),
+            config=_config(**data.get("config", {})),
             costs=Costs(**data.get("costs", {})),
             faults=tuple(Fault(**fault) for fault in data.get("fault", ())),
             **data.get("run", {}),
         )
     except (TypeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{name}: an entry is not known or not of the right kind", detail=str(error)) from error
+
+
+def _config(*, protection: dict[str, Any] | None = None, **settings: Any) -> Config:
+    return Config(protection=Protection(**protection or {}), **settings)

@@ -241,7 +241,9 @@ class Simulation:
         if len(record.members) < 2:
             return True
         return all(
-            place.backup is not None for asset, place in record.places.items() if asset not in self.setup.topology.stage
+            place.backup is not None and place.joining is None
+            for asset, place in record.places.items()
+            if asset not in self.setup.topology.stage
         )
 
     def _missing(self, sink: SinkQuery, edge: Edge) -> bool:

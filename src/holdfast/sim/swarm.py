@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from random import Random
 
+from msgspec.structs import replace
+
 from holdfast.model.config import MS, Config
 from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
@@ -49,7 +51,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         election_ns=rng.choice((250, 1_000, 1_000)) * MS,
         standby=seed % 2 == 1,
     )
-    return Setup(
+    setup = Setup(
         seed=seed,
         nodes=nodes,
         spares=rng.choice((0, 0, 0, 1)),
@@ -64,6 +66,19 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         trigger_ms=rng.choice((100, 200)),
         resets=seed % 3 == 1,
         revive=rng.random() < 0.7,
+    )
+    return heavy(setup) if Random(f"heavy {seed}").random() < 0.2 else setup
+
+
+def heavy(setup: Setup) -> Setup:
+    """The same schedule with much state: images come in many chunks, and what is held takes several idle moments."""
+    return replace(
+        setup,
+        config=replace(setup.config, chunk_bytes=128),
+        costs=replace(setup.costs, paste_window_ns=MS),
+        rows_per_second=400,
+        keys=60,
+        window_ms=1_000,
     )
 
 
