@@ -64,22 +64,6 @@ def a_chunk_is_lost() -> list[Patch]:
 
 
 @mutant
-def a_delta_is_pasted_where_no_chunk_has_been() -> list[Patch]:
-    """A window that lies there may have closed, and another be in its place, when the chunk comes."""
-    right = WindowSum.paste
-
-    def paste(self, piece):
-        scanned = self.scanned
-        if isinstance(piece, WindowState):
-            self.scanned = END
-        right(self, piece)
-        if isinstance(piece, WindowState):
-            self.scanned = scanned
-
-    return [(WindowSum, "paste", paste)]
-
-
-@mutant
 def a_joining_image_gets_chunks_but_no_deltas() -> list[Patch]:
     right = WindowSum.paste
 
