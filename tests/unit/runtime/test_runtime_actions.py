@@ -85,11 +85,11 @@ def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():
         queue_.append(((1, 2, 3),), 1)
         queue_.lease("guest", 10)
     config = SimpleNamespace(lease_ns=100)
-    primaries = {
+    runners = {
         shard: SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=config)
         for shard, queue_ in zip(("u0", "u1"), queues, strict=True)
     }
-    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(primaries=primaries))
+    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(runners=runners))
 
     def fetch(consumer: str, now_ns: int):
         return _blocks(node, "u0", "u0.0", 0, queues[0].next, {"consumer": consumer}, now_ns)  # pyright: ignore[reportArgumentType]
@@ -110,8 +110,8 @@ def test_a_fetch_that_begins_or_ends_inside_a_block_is_refused_rather_than_cut()
     queue_ = OutputQueue("u0.0", ("sink",), 100, 100)
     for mark in range(2):
         queue_.append(((1, 2, 3),), mark)
-    primary = SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=SimpleNamespace(lease_ns=100))
-    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(primaries={"u0": primary}))
+    runner = SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=SimpleNamespace(lease_ns=100))
+    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(runners={"u0": runner}))
 
     def fetch(start: int, end: int):
         return _blocks(node, "u0", "u0.0", start, end, {"consumer": "guest"}, 0)  # pyright: ignore[reportArgumentType]

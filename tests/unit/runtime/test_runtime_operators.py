@@ -8,7 +8,7 @@ from support.plans import ROWS, layered_plan
 from support.source import rows
 
 from holdfast.core.copy import Copy
-from holdfast.errors import InputError
+from holdfast.errors import InputError, InvariantError
 from holdfast.model.block import WATERMARK_MAX, batch_block
 from holdfast.model.config import Config
 from holdfast.model.ids import shard_id
@@ -17,7 +17,7 @@ from holdfast.model.topology import ShardSpec, Topology
 from holdfast.operators import END, START, Capture, StateConfig
 from holdfast.operators.build import build
 from holdfast.runtime.net.rows import ArrowRows
-from holdfast.runtime.net.wire import OperatorState, StateChunk
+from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
 from holdfast.runtime.node.operators import ShardOperator
 from holdfast.runtime.node.warm import warm
 
@@ -36,6 +36,13 @@ def wired(state: OperatorState | StateChunk) -> OperatorState | StateChunk:
     return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
 
 
+def delta(op: ShardOperator) -> OperatorState:
+    """A delta that is one piece."""
+    (piece,) = op.delta(1 << 30)
+    assert isinstance(piece, OperatorState)
+    return piece
+
+
 def feed(op: ShardOperator, start: int, end: int, watermark: int) -> tuple:
     return op.step("s0>u0", ArrowRows([rows(start, end, 1000)]), watermark)
 
@@ -43,15 +50,15 @@ def feed(op: ShardOperator, start: int, end: int, watermark: int) -> tuple:
 def test_an_image_brought_up_at_the_moment_of_a_delta_accepts_the_next_delta_too():
     primary, backup, joining = make(), make(), make()
     feed(primary, 0, 100, to_core(50_000))
-    backup.paste(wired(primary.capture()))
+    backup.paste(wired(delta(primary)))
     feed(primary, 100, 200, to_core(150_000))
-    delta = primary.capture()
+    second = delta(primary)
     chunk, cursor = primary.chunk(START, 1 << 20)
     assert cursor == END
-    backup.paste(wired(delta))
-    joining.paste_chunk(wired(chunk))
+    backup.paste(wired(second))
+    joining.paste(wired(chunk))
     feed(primary, 200, 300, to_core(250_000))
-    following = wired(primary.capture())
+    following = wired(delta(primary))
     for image in (backup, joining):
         assert image.fits(following)
         image.paste(following)
@@ -64,9 +71,9 @@ def test_an_image_brought_up_at_the_moment_of_a_delta_accepts_the_next_delta_too
 def test_images_close_the_same_windows_as_the_primary():
     primary, image = make(), make()
     feed(primary, 0, 250, to_core(120_000))
-    image.paste(wired(primary.capture()))
+    image.paste(wired(delta(primary)))
     feed(primary, 250, 400, to_core(300_000))
-    image.paste(wired(primary.capture()))
+    image.paste(wired(delta(primary)))
     image.restore()
     left = primary.step("s0>u0", (), WATERMARK_MAX)[0].table()
     assert image.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
@@ -75,14 +82,14 @@ def test_images_close_the_same_windows_as_the_primary():
 def test_after_a_hand_over_the_old_primary_takes_captures_of_the_new_one():
     a, b = make(), make()
     feed(a, 0, 100, to_core(50_000))
-    b.paste(wired(a.capture()))
+    b.paste(wired(delta(a)))
     b.restore()
     feed(b, 100, 200, to_core(150_000))
-    state = wired(b.capture())
+    state = wired(delta(b))
     assert a.fits(state)
     a.paste(state)
     feed(b, 200, 260, to_core(200_000))
-    a.paste(wired(b.capture()))
+    a.paste(wired(delta(b)))
     left = b.step("s0>u0", (), WATERMARK_MAX)[0].table()
     assert a.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
 
@@ -90,10 +97,40 @@ def test_after_a_hand_over_the_old_primary_takes_captures_of_the_new_one():
 def test_a_delta_that_was_skipped_does_not_fit():
     primary, image = make(), make()
     feed(primary, 0, 100, to_core(50_000))
-    image.paste(wired(primary.capture()))
-    primary.capture()
-    assert not image.fits(wired(primary.capture()))
+    image.paste(wired(delta(primary)))
+    delta(primary)
+    assert not image.fits(wired(delta(primary)))
     assert image.fits(wired(primary.chunk(START, 1 << 20)[0]))
+
+
+def test_a_large_delta_travels_in_slices_and_counts_with_the_last_one():
+    primary, image = make(), make()
+    feed(primary, 0, 2_000, to_core(0))
+    pieces = primary.delta(4_096)
+    assert len(pieces) > 2
+    assert all(isinstance(piece, StateSlice) and len(piece) <= 4_096 for piece in pieces)
+    assert image.fits(pieces[0])
+    assert not image.fits(pieces[1])
+    for piece in pieces[:-1]:
+        image.paste(StateSlice.from_bytes(memoryview(piece.to_bytes())))
+        assert image.fits(pieces[0])  # it still stands where it stood
+    image.paste(pieces[-1])
+    assert not image.fits(pieces[0])
+    image.restore()
+    left = primary.step("s0>u0", (), WATERMARK_MAX)[0].table()
+    assert image.step("s0>u0", (), WATERMARK_MAX)[0].table().equals(left)
+
+
+def test_a_slice_that_is_missing_stops_the_paste_and_a_new_first_one_begins_it_anew():
+    primary, image = make(), make()
+    feed(primary, 0, 2_000, to_core(0))
+    pieces = primary.delta(4_096)
+    image.paste(pieces[0])
+    with pytest.raises(InvariantError, match="a slice of a delta is missing"):
+        image.paste(pieces[2])
+    for piece in pieces:
+        image.paste(piece)
+    assert image.fits(wired(delta(primary)))
 
 
 def test_event_time_of_an_aggregates_output_is_the_last_moment_of_its_window():
