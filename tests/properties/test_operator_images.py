@@ -85,7 +85,7 @@ def to_batch(given_rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatc
     return batch(schema, *zip(*padded, strict=True)).slice(1, len(given_rows))
 
 
-class Images(RuleBasedStateMachine):
+class ImageMachine(RuleBasedStateMachine):
     """What is common to all operators. The log is a list of (input, row); results so far are in `emitted`."""
 
     inputs = 1
@@ -272,7 +272,7 @@ class Images(RuleBasedStateMachine):
         self.compare(self.emitted, self.to_come(self.primary))
 
 
-class TimeWindows(Images):
+class TimeWindows(ImageMachine):
     window = Window(10, 10)
 
     def make(self, config: StateConfig = CONFIG) -> WindowAggregate:
@@ -301,7 +301,7 @@ class SlidingWindows(TimeWindows):
     window = Window(10, 3)
 
 
-class CountWindows(Images):
+class CountWindows(ImageMachine):
     window = CountWindow(4, 2)
 
     def make(self, config: StateConfig = CONFIG) -> CountWindowAggregate:
@@ -329,7 +329,7 @@ class OverlappingCountWindows(CountWindows):
     window = CountWindow(5, 3)
 
 
-class Joins(Images):
+class Joins(ImageMachine):
     inputs = 2
     window = Within(-4, 9)
 
@@ -385,7 +385,7 @@ _FAST = settings(max_examples=15, stateful_step_count=25, deadline=None)
 _THOROUGH = settings(max_examples=300, stateful_step_count=60, deadline=None)
 
 
-def _case(machine: type[Images]) -> type:
+def _case(machine: type[ImageMachine]) -> type:
     machine.TestCase.settings = _THOROUGH if os.environ.get("HOLDFAST_HYPOTHESIS") == "thorough" else _FAST
     return machine.TestCase
 

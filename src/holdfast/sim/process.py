@@ -34,7 +34,7 @@ class VirtualDisk:
         self.pending.clear()
 
 
-class Held:
+class Waiting:
     """What one step wants sent and done, waiting for its writes (and all before them) to be on disk."""
 
     __slots__ = ("apply", "send", "writes")
@@ -69,7 +69,7 @@ class Process:
         self.wants_idle = False
         #: Messages that arrived while it was stalled or busy, in order.
         self.backlog: deque[tuple[Address, Message]] = deque()
-        self.held: deque[Held] = deque()
+        self.held: deque[Waiting] = deque()
 
     def clock(self, true_ns: int) -> int:
         return true_ns + true_ns * self.drift_ppm // PPM + self.offset_ns

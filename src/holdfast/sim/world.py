@@ -22,7 +22,7 @@ from holdfast.model.topology import ShardSpec, Topology
 from holdfast.sim.costs import Costs
 from holdfast.sim.network import Network
 from holdfast.sim.operators import Meter, WindowSum
-from holdfast.sim.process import Held, Process, VirtualDisk
+from holdfast.sim.process import Process, VirtualDisk, Waiting
 
 _MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG, _IDLE = range(6)
 
@@ -273,10 +273,10 @@ class World:
             self._wake(process, max(done_ns, process.true_time(ready.wake_ns)))
         if ready.persist and process.disk is not None:
             process.disk.write(ready.persist)
-            process.held.append(Held(len(ready.persist), ready.send, ready.apply))
+            process.held.append(Waiting(len(ready.persist), ready.send, ready.apply))
             self._push(done_ns + self.costs.sync_ns * process.slow, _SYNC, process, None)
         elif process.held:
-            process.held.append(Held(0, ready.send, ready.apply))
+            process.held.append(Waiting(0, ready.send, ready.apply))
         else:
             self._release(process, ready.send, ready.apply, done_ns)
 

@@ -103,7 +103,7 @@ class Faster:
             self.least = {False: math.inf, True: math.inf}
 
 
-class Outlet:
+class StageOutlet:
     """What a stage hands to one input of one operator."""
 
     def __init__(self, stage: Asset, operator: OperatorPlan, number: int) -> None:
@@ -163,7 +163,7 @@ class Collector:
 
     def __init__(self, plan: Plan, stage: StagePlan, spark_rows_min: int) -> None:
         self.stage = stage.id
-        self.outlets = [Outlet(stage.id, plan.operator(name), number) for name, number in stage.feeds]
+        self.outlets = [StageOutlet(stage.id, plan.operator(name), number) for name, number in stage.feeds]
         self.event_time = self.outlets[0].input.event_time
         names = [n for outlet in self.outlets for n in (outlet.input.event_time, *outlet.schema.names)]
         self.columns = list(dict.fromkeys(names))
