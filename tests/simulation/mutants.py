@@ -121,7 +121,8 @@ def image_pasted_out_of_order() -> list[Patch]:
     due = Images.due
 
     def due_anyway(self, now_ns, *, frozen):
-        self.waiting.clear()
+        if now_ns - self.started_ns >= self.protection.period_ns:
+            self.waiting.clear()
         return due(self, now_ns, frozen=frozen)
 
     return [(Images, "due", due_anyway), (Copy, "fits", lambda self, capture: True)]

@@ -54,7 +54,7 @@ def fill(made: Copy, keys: Iterable[int], batch: int = 0, time: int = 1, waterma
 
 
 def place(since: int = 1, **fields: object) -> Place:
-    return Place(**{"primary": "a#1", "backup": "b#1", "since": since, **fields})  # type: ignore[arg-type]
+    return Place(**{"primary": "a#1", "backup": "b#1", "since": since, **fields})
 
 
 def record(version: int, shard: Place, topology: Topology = ONE) -> Record:
@@ -101,7 +101,7 @@ def receive(made: Host, messages: Iterable[m.Message], source: str = "a#1", *, p
     """A copy's node gets these; what it answers."""
     ready = Ready()
     for message in messages:
-        made.on_capture(source, message, 0, ready)  # type: ignore[arg-type]
+        made.on_capture(source, message, 0, ready)
     if paste and "u0" in made.copies:
         paste_all(made, ready)
     return [message for _, message in ready.send]

@@ -58,7 +58,7 @@ def test_without_room_nothing_is_consumed():
 
 def paste(made: Copy, messages: list[m.Message]) -> None:
     head = messages[0]
-    made.pasting = Pasting("a#1", head, [message.state for message in messages])  # type: ignore[arg-type, attr-defined]
+    made.pasting = Pasting("a#1", head, [message.state for message in messages])
     while made.pasting is not None:
         made.paste_piece()
 
@@ -71,10 +71,10 @@ def test_a_capture_fits_only_where_it_starts_and_the_start_of_a_scan_everywhere(
     run(made)
     first = take(guard)
     heads = {seat: messages[0] for seat, messages in first.items()}
-    assert (heads["b#1"].scan, heads["c#1"].scan) == (-1, 0)  # type: ignore[attr-defined]
-    assert image.fits(heads["b#1"])  # type: ignore[arg-type]
-    assert not late.fits(heads["b#1"])  # type: ignore[arg-type]
-    assert image.fits(heads["c#1"])  # type: ignore[arg-type]
+    assert (heads["b#1"].scan, heads["c#1"].scan) == (-1, 0)
+    assert image.fits(heads["b#1"])
+    assert not late.fits(heads["b#1"])
+    assert image.fits(heads["c#1"])
     paste(image, first["b#1"])
     paste(late, first["c#1"])
     assert late.based
@@ -83,7 +83,7 @@ def test_a_capture_fits_only_where_it_starts_and_the_start_of_a_scan_everywhere(
     feed(made, *BATCHES[2])
     run(made)
     second = take(guard)
-    assert not copy_of(TWO).fits(second["b#1"][0])  # type: ignore[arg-type]
+    assert not copy_of(TWO).fits(second["b#1"][0])
     for seat, its in (("b#1", image), ("c#1", late)):
         paste(its, second[seat])
         assert its.positions() == made.positions() == guard.base
@@ -96,7 +96,7 @@ def test_a_paste_in_pieces_stands_nowhere_until_the_last_piece():
     fill(made, range(10))
     messages = take(guard)["b#1"]
     assert len(messages) == 3
-    image.pasting = Pasting("a#1", messages[0], [x.state for x in messages])  # type: ignore[arg-type, attr-defined]
+    image.pasting = Pasting("a#1", messages[0], [x.state for x in messages])
     for _ in range(2):
         assert image.paste_piece() is None
         assert image.hollow
@@ -119,5 +119,5 @@ def test_an_image_that_was_torn_in_a_paste_fits_nothing_but_the_start_of_a_scan(
     fill(made, range(3))
     sent = take(guard)
     image.hollow = True
-    assert not image.fits(sent["b#1"][0])  # type: ignore[arg-type]
-    assert image.fits(sent["c#1"][0])  # type: ignore[arg-type]
+    assert not image.fits(sent["b#1"][0])
+    assert image.fits(sent["c#1"][0])

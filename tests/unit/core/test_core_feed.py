@@ -20,7 +20,7 @@ def test_a_feed_asks_again_at_a_hole_refuses_fenced_rows_and_ignores_old_ones():
     made, ready = Feed("e", "u", 1, 0, 100), Ready()
     data = m.Data(edge="e", epoch=3, blocks=(shard_block(0, (), 1), shard_block(5, (), 2)))
     assert [b.start for b in made.take(data, "p", 0, ready)] == [0]
-    assert ready.send[-1][1].at == 1  # type: ignore[attr-defined]
+    assert ready.send[-1][1].at == 1
     assert made.take(m.Data(edge="e", epoch=2, blocks=(shard_block(1, (), 2),)), "p", 0, ready) == []
     assert made.take(data, "p", 0, ready) == []
     made.subscribe(None, 5, ready)
@@ -43,7 +43,7 @@ def test_a_reader_waits_for_rows_and_never_goes_back():
     made.step(Received("c#1", m.Data(edge="other", epoch=1, blocks=(block,))), 0)
     moved = record(2, place(2, primary="b#1", backup=None, epoch=2))
     ready = made.step(Received("n", m.Push(record=moved)), 0)
-    assert [(to, x.at) for to, x in ready.send] == [("b#1", 2)]  # type: ignore[attr-defined]
+    assert [(to, x.at) for to, x in ready.send] == [("b#1", 2)]
     assert made.latest() == {"u0.0": 2}
     assert made.step(Received("n", m.Push(record=record(1, place()))), 0).send == []
 
@@ -52,7 +52,7 @@ def test_a_readers_commit_is_cumulative_and_what_is_committed_is_given_up():
     made = reader()
     made.step(TICK, 0)
     made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(shard_block(0, (), 4), shard_block(1, (), 5)))), 0)
-    assert made.commit({"u0.0": 1}, 0).send[0][1].ack == 1  # type: ignore[attr-defined]
+    assert made.commit({"u0.0": 1}, 0).send[0][1].ack == 1
     assert made.commit({"u0.0": 1}, 0).send == []
     with pytest.raises(InvariantError, match="given up"):
         made.read("u0.0", 0, 2)

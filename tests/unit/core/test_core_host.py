@@ -106,7 +106,7 @@ def test_an_image_takes_captures_only_from_the_primary_of_its_place():
 def test_a_capture_that_does_not_fit_says_so_and_changes_nothing():
     made, ready = host("c#1", place(1, backup=None, joining="c#1")), Ready()
     for message in sent():
-        made.on_capture("a#1", message, 0, ready)  # type: ignore[arg-type]
+        made.on_capture("a#1", message, 0, ready)
     assert [message for _, message in ready.send] == [held(1, fits=False)]
     assert isinstance(ready.notes[-1], notes.Misfit)
     assert made.copies["u0"].pasting is None
@@ -149,7 +149,7 @@ def test_an_image_that_a_failed_paste_has_emptied_is_made_good_by_a_new_scan():
     made, operators = full_host()
     assert receive(made, sent())[-1] == held(1, fits=False)
     made.on_record(record(2, place(2, backup=None, joining="b#1")), 0, Ready())
-    type(operators[-1]).full = False  # type: ignore[attr-defined]
+    type(operators[-1]).full = False
     assert receive(made, sent(since=2, number=2, whole=True)) == [held(2), pasted(2)]
     ready = Ready()
     made.on_record(record(3, place(3, backup="b#1")), 0, ready)
@@ -321,7 +321,7 @@ def test_a_full_holder_turns_a_stage_away():
     ready = Ready()
     deliver = m.Deliver(stage="s0", epoch=1, batch=1, attempt=1, shards={"u0": 1}, parts={}, last=None)
     hand.on_deliver("s0@1", deliver, 0, ready)
-    assert ready.send[0][1].reason == "full"  # type: ignore[attr-defined]
+    assert ready.send[0][1].reason == "full"
 
 
 def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
@@ -334,21 +334,21 @@ def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
     runner = made.runners["u0"]
     runner.pump(0, ready)
     queue = made.copies["u0"].outputs[0]
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]  # type: ignore[union-attr]
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
     image, ready = Host("c#1", ONE, config, op), Ready()
     image.on_record(record(1, place(joining="c#1")), 0, ready)
-    for message in take(runner.guards[0])["c#1"]:  # type: ignore[arg-type]
-        image.on_capture("a#1", message, 0, ready)  # type: ignore[arg-type]
+    for message in take(runner.guards[0])["c#1"]:
+        image.on_capture("a#1", message, 0, ready)
     paste_all(image, ready)
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]  # type: ignore[union-attr]
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
     ready = Ready()
     image.on_record(record(2, place(2)), 0, ready)
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 0)]  # type: ignore[union-attr]
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 0)]
     ready = Ready()
     ask = m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=4, ack=4)
     made.on_subscribe("r0", ask, 0, ready)
     made.on_subscribe("r0", ask, 0, ready)
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 2)]  # type: ignore[union-attr]
+    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 2)]
     assert queue.spilled == 0
 
 

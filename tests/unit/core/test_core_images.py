@@ -21,7 +21,7 @@ BOTH = place(joining="c#1")
 
 
 def heads(sent: dict[str, list[m.Message]]) -> dict[str, m.Capture]:
-    return {seat: messages[0] for seat, messages in sent.items()}  # type: ignore[misc]
+    return {seat: messages[0] for seat, messages in sent.items()}
 
 
 # --- rounds
@@ -90,10 +90,10 @@ def test_captures_in_flight_go_out_again_under_the_new_place():
     fill(made, [1])
     take(guard)
     guard.retarget(place(2, joining="c#1"))
-    assert [x.since for x in guard.waiting["b#1"]] == [2]  # type: ignore[attr-defined]
+    assert [x.since for x in guard.waiting["b#1"]] == [2]
     ready = Ready()
     guard.on_tick(2 * CONFIG.retry_ns, ready)
-    assert [(seat, x.since) for seat, x in ready.send] == [("b#1", 2)]  # type: ignore[attr-defined]
+    assert [(seat, x.since) for seat, x in ready.send] == [("b#1", 2)]
     guard.retarget(place(3, backup=None, joining="c#1"))
     assert (guard.waiting, guard.scans, guard.gates) == ({}, {"c#1": 0}, {})
 
@@ -173,7 +173,7 @@ def test_a_delta_that_only_begins_a_scan_is_not_sent_at_all():
     guard = images(made, place(backup=None, joining="c#1"))
     fill(made, range(9))
     assert [len(x) for x in take(guard).values()] == [1]
-    assert made.op.dirty == {}  # pyright: ignore[reportAttributeAccessIssue]
+    assert made.op.dirty == {}
 
 
 def test_whole_captures_carry_everything_each_time():
@@ -184,7 +184,7 @@ def test_whole_captures_carry_everything_each_time():
         if number == 1:
             fill(made, range(3), 1)
         head = heads(take(guard))["b#1"]
-        assert len(head.state) == count  # type: ignore[arg-type]
+        assert len(head.state) == count
         answer(guard, "b#1", [pasted(number)])
 
 
