@@ -120,7 +120,7 @@ class OutputQueue:
         self.said[consumer] = {seat: said[seat] for seat in seats if seat in said}
 
     def ack(self, consumer: Consumer, position: int, seat: Seat = "") -> bool:
-        """Take a cumulative acknowledgement of one copy; true if it freed anything. A late or doubled one changes nothing.
+        """Take a cumulative acknowledgement of one copy; true if it freed anything. A late one frees nothing.
 
         A copy that counts and has not spoken yet holds everything: nobody knows where it stands.
         """
