@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from holdfast.core.placement import Reports, plan
-from holdfast.model.ids import ledger_of, life_of, name_of
 from holdfast.model.config import MS, Config
+from holdfast.model.ids import ledger_of, life_of, name_of
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
