@@ -102,7 +102,7 @@ def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it
     assert made.hears(m.LedgerOpen(stage="s0", epoch=1, query="q"))
     assert not made.hears(m.LedgerOpen(stage="r0", epoch=1, query="q"))
     assert not made.hears(m.Push(record=NO_RECORD))
-    assert made.hears(m.Pasted(shard="u0", epoch=1, round=1, fits=True))
+    assert made.hears(m.Pasted(shard="u0", epoch=1, round=1))
     assert made.hears(m.StageDown(stage="s0", epoch=1))
     assert not made.hears(m.StageDown(stage="u0", epoch=1))
     assert not made.hears(m.Joined(asset="elsewhere", since=1, seat="n1#1"))

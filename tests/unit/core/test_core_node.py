@@ -235,7 +235,7 @@ def test_settings_survive_an_election():
 def test_settings_survive_a_restart_whatever_the_file_says():
     """What the record on disk says counts; what the pipeline was started with counts only for its first record."""
     record = decided_with_fast_settings()
-    made, _ = node(disk={"life": 1, "record": record, "vote": (1, "n0")})
+    made, _ = node(disk=Found(life=1, record=record, vote=Ballot(1, "n0")))
     made.step(Received("n1#1", m.Push(record=record)), 10 * MS)
     assert made.record.protection_of("u0") == FAST
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.placement import Reports, plan
 from holdfast.model.config import MS, Config
-from holdfast.model.ids import ledger_of, life_of, name_of
+from holdfast.model.ids import is_ledger, ledger_of, life_of, name_of
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
@@ -189,7 +189,7 @@ def joins(record: Record) -> dict[str, int]:
     """Shards that are being brought up, per node that sends."""
     found: dict[str, int] = {}
     for asset, place in record.places.items():
-        if place.joining and place.primary and not asset.endswith(LEDGER):
+        if place.joining and place.primary and not is_ledger(asset):
             found[name_of(place.primary)] = found.get(name_of(place.primary), 0) + 1
     return found
 
@@ -213,7 +213,7 @@ def test_a_node_brings_up_no_more_images_at_once_than_it_may_and_all_of_them_in_
 
 def test_a_ledger_joins_whatever_else_is_brought_up():
     record = after(start(shards=24), Config(joins_max=1), suspects={"n2": 1})
-    assert record.places["s0" + LEDGER].joining
+    assert record.places[ledger_of("s0")].joining
 
 
 def test_a_backup_that_does_not_fit_joins_anew_and_an_old_report_of_it_is_nothing():
