@@ -18,6 +18,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "queue_without_a_bound": ("stall-reader", "disk-full"),
     "joining_seat_is_promoted": ("crash", "cut", "stall"),
     "a_late_try_takes_the_place_of_a_newer_one": ("stall-stage", "reorder"),
+    "fetch_of_a_fenced_sink_is_served": ("stall-reader",),
+    "fetch_is_served_by_a_backup": ("stall", "drain", "crash"),
 }
 SCHEDULES_MAX = 400
 

@@ -17,8 +17,8 @@ from holdfast.core.roles import TRANSITIONS, Action, State, role_of
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Address, Asset, Seat
-from holdfast.model.messages import Capture, Data, Joined, Message, Pasted, Subscribe, Yielded
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
+from holdfast.model.messages import Capture, Data, EdgeState, Joined, Message, Pasted, Subscribe, Yielded
 from holdfast.model.record import NO_RECORD, Place, Record
 from holdfast.model.topology import Topology
 
@@ -173,6 +173,13 @@ class Host:
         consumer = self.record.places.get(message.consumer)
         primary.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
 
+    def renew_leases(self, consumer: Consumer, now_ns: int) -> None:
+        """A guest is there: nothing that is kept for it here lapses for another lease."""
+        for primary in self.primaries.values():
+            for queue in primary.copy.outputs:
+                if consumer in queue.leases:
+                    queue.lease(consumer, now_ns + self.config.lease_ns)
+
     def on_left(self, event: Left, now_ns: int, ready: Ready) -> None:
         for edge in event.edges:
             primary = self.primaries.get(self.topology.producer.get(edge, ""))
@@ -234,6 +241,14 @@ class Host:
     def on_tick(self, now_ns: int, ready: Ready) -> None:
         for primary in self.primaries.values():
             primary.on_tick(now_ns, ready)
+
+    def edges(self) -> dict[Edge, EdgeState]:
+        """Where every edge stands that is made here."""
+        return {
+            queue.edge: EdgeState(trimmed=queue.trimmed, next=queue.next, watermark=primary.copy.watermark)
+            for primary in self.primaries.values()
+            for queue in primary.copy.outputs
+        }
 
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""

@@ -114,14 +114,14 @@ class Primary:
         if not self.place.targets:
             self._acknowledge(self.copy.positions(), None, now_ns, ready)
 
-    def _queue(self, edge: Edge) -> OutputQueue:
+    def queue(self, edge: Edge) -> OutputQueue:
         return next(q for q in self.copy.outputs if q.edge == edge)
 
     def _flush(self, edge: Edge, consumer: Consumer, tap: Tap, ready: Ready) -> bool:
         """Stream to a consumer; false: it cannot be, and was told. A reader's positions come from outside, from a
         checkpoint of who knows what, and must not end a node: it would go on to the next. A shard's are our own. (One
         that is ahead may be right: a new primary makes everything again. It shows when the queue gets there.)"""
-        queue = self._queue(edge)
+        queue = self.queue(edge)
         if tap.flush(queue, self.epoch, ready):
             return True
         check(
@@ -140,7 +140,7 @@ class Primary:
         if message.query not in ("", self.topology.query):
             self._bar(source, message.edge, message.consumer, message.epoch, BarReason.FOREIGN, ready)
             return
-        queue = self._queue(message.edge)
+        queue = self.queue(message.edge)
         tap = self.taps.setdefault((message.edge, message.consumer), Tap())
         if message.epoch < max(tap.epoch, fence):
             newest = max(tap.epoch, fence)
@@ -167,7 +167,7 @@ class Primary:
 
     def on_left(self, edge: Edge, consumer: Consumer, now_ns: int, ready: Ready) -> None:
         """A reader lets go of its lease. One that goes on asking has a new one, from where the edge starts then."""
-        queue = self._queue(edge)
+        queue = self.queue(edge)
         if not queue.leave(consumer):
             return
         self.taps.pop((edge, consumer), None)

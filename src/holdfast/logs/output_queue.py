@@ -137,6 +137,13 @@ class OutputQueue:
         found.reverse()
         return tuple(found)
 
+    def between(self, start: int, end: int) -> tuple[Block, ...] | None:
+        """The blocks of [start, end), all of which must be here; None: none of them begins or ends there."""
+        found = tuple(block for block in self.blocks if start <= block.start and block.end <= end)
+        if start == end:
+            return ()
+        return found if found and found[0].start == start and found[-1].end == end else None
+
     def part(self, start: int) -> OutputPart:
         """What a capture carries: the unacknowledged blocks from `start` on (all of them if it was trimmed)."""
         start = max(start, self.trimmed)

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.model.block import Block, Digest, Rows
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, ledger_of
 from holdfast.model.message import Message
-from holdfast.model.reasons import BarReason, HandOverReason
+from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
 from holdfast.model.record import Record
 
 # --- membership and placement ---------------------------------------------------------------------------------------
@@ -176,6 +176,61 @@ class Barred(Message, frozen=True, kw_only=True):
     #: The reader's, as it asked: what was said to an earlier life of it is no news to a later one.
     epoch: int
     why: BarReason
+
+
+class Fetch(Message, frozen=True, kw_only=True):
+    """From a task of a reader: the rows of [start, end) of an edge. On real nodes it comes as a ticket of Flight."""
+
+    before_record = True
+    #: The asker's number for this question; the answer repeats it.
+    ticket: int
+    edge: Edge
+    start: int
+    end: int
+    consumer: Consumer
+    epoch: int
+    #: The newest epoch of the producing shard that the asker knows of: a copy at an older one must not answer.
+    producer_epoch: int = 0
+    #: The run that the positions are of; empty: any.
+    query: str = ""
+    #: How long the node may keep the question until the rows are made.
+    wait_ns: int = 0
+
+
+class Fetched(Message, frozen=True, kw_only=True):
+    """All blocks of [start, end), from the primary of this epoch."""
+
+    bulk = heavy = True
+    ticket: int
+    edge: Edge
+    epoch: int
+    blocks: tuple[Block, ...]
+
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Fetched:
+        for block in self.blocks:
+            take(block.rows)
+        return self
+
+
+class FetchRefused(Message, frozen=True, kw_only=True):
+    """No rows, and why."""
+
+    ticket: int
+    edge: Edge
+    reason: FetchReason
+    #: NOT_HERE: where the shard runs, by the record of the node that was asked.
+    home: Seat | None = None
+    #: TRIMMED: where the edge starts. FENCED: the epoch that reads now.
+    first: int = 0
+
+
+class EdgeState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an edge stands, as its primary says: what a reader must know before it can follow it."""
+
+    #: First position that is retained, and the one that comes next.
+    trimmed: int
+    next: int
+    watermark: int
 
 
 # --- captures ---------------------------------------------------------------------------------------------------------

@@ -309,12 +309,75 @@ class Left(Note, frozen=True):
 
 
 class Lapsed(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("lease-lapsed", "Reader {consumer} of {edge} was silent too long; its rows are given up.")
     shard: Asset
     edge: Edge
     consumer: Consumer
     trimmed: int
+
+
+class Served(Note, frozen=True):
+    """A primary at `epoch` gives [start, end) to a task; `life` is the epoch of the task's consumer."""
+
+    checked = True
+    shard: Asset
+    edge: Edge
+    start: int
+    end: int
+    epoch: int
+    consumer: Consumer
+    life: int
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.shard, self.edge, f"[{self.start},{self.end})", f"epoch={self.epoch}", self.consumer, self.life)
+
+
+class Unserved(Note, frozen=True):
+    """A node gives a task nothing, and why."""
+
+    checked = False
+    told = Told("unserved", "{seat} gives {consumer} no rows of {edge} from {start} on: {why}.", 5)
+    seat: Seat
+    edge: Edge
+    start: int
+    end: int
+    consumer: Consumer
+    life: int
+    why: str
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.seat, self.edge, f"[{self.start},{self.end})", self.consumer, self.life, self.why)
+
+
+class Fetched(Note, frozen=True):
+    """A task has all of [start, end), from a primary at `epoch`."""
+
+    checked = True
+    consumer: Consumer
+    edge: Edge
+    start: int
+    end: int
+    epoch: int
+    blocks: tuple[Block, ...]
+
+    def parts(self) -> tuple[object, ...]:
+        rows = sum(len(block.rows) for block in self.blocks)
+        return (self.consumer, self.edge, f"[{self.start},{self.end})", f"epoch={self.epoch}", f"rows={rows}")
+
+
+class Unfetched(Note, frozen=True):
+    """A task gives up: asking again changes nothing."""
+
+    checked = False
+    consumer: Consumer
+    edge: Edge
+    start: int
+    end: int
+    why: str
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.consumer, self.edge, f"[{self.start},{self.end})", self.why)
 
 
 class ReaderLost(Note, frozen=True):

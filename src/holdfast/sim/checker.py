@@ -4,6 +4,9 @@ one row, once        every block that is sealed, emitted or accepted equals the 
                      positions have no gaps; a batch is sealed only when its commit is on both ledgers
 fencing              one seat is primary per shard and epoch; a consumer never takes rows older than an epoch it
                      knows; one coordinator per term; one record per version; epochs and lives never go back
+fetches              what a fetch gets is all that it asked for and equals the reference; it is served by the primary of
+                     an epoch that is not older than the asker knows, to a consumer that is not fenced; no lease lapses
+                     within its time after a fetch of its guest
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.core.errand import Errand
 from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
@@ -45,13 +49,19 @@ class Checker:
         self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
         #: Per consumer process, consumer, edge and life of the consumer: the next position, and the newest epoch.
         self.accepted: dict[tuple[Address, Consumer, Edge, int], tuple[int, int]] = {}
-        self.acked: dict[tuple[Consumer, Edge], int] = {}
+        #: What each reader has acknowledged; of a placed one, each life, since an old one may wake up late.
+        self.acked: dict[tuple[Address, Edge], int] = {}
+        #: When (by the node's clock) each guest last fetched from each seat.
+        self.served: dict[tuple[Seat, Consumer], int] = {}
         self.count = 0
         #: What reads which note. One that is not in here must say (`checked`) that no rule needs it.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
             notes.Sealed: self._sealed,
             notes.Emitted: self._emitted,
             notes.Accepted: self._accepted,
+            notes.Served: self._served,
+            notes.Fetched: self._fetched,
+            notes.Lapsed: self._lapsed,
             notes.Promoted: self._promoted,
             notes.Decided: self._decided,
             notes.Elected: self._elected,
@@ -104,6 +114,12 @@ class Checker:
         if right != block:
             self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
 
+    def _same_bare(self, edge: Edge, block: Block, who: str) -> None:
+        """A reader's blocks: positions and watermarks without rows."""
+        right = self.reference.at[edge].get(block.start)
+        if right is None or (block.end, block.watermark, block.rows) != (right.end, right.watermark, ()):
+            self.fail("wrong positions", f"{who} has {block} on {edge}; the reference has {right}")
+
     def _emitted(self, source: Address, note: notes.Emitted) -> None:
         shard, edge, epoch, block = note.shard, note.edge, note.epoch, note.block
         start = block.start
@@ -120,7 +136,10 @@ class Checker:
     def _accepted(self, source: Address, note: notes.Accepted) -> None:
         consumer, edge, epoch, block = note.consumer, note.edge, note.epoch, note.block
         start = block.start
-        self._same(edge, block, f"{consumer} on {source}")
+        if consumer in self.topology.shard:
+            self._same(edge, block, f"{consumer} on {source}")
+        else:
+            self._same_bare(edge, block, f"{consumer} on {source}")
         key = (source, consumer, edge, note.life)
         next_position, newest = self.accepted.get(key, (start, 0))
         process = self.world.processes[name_of(source)]
@@ -130,6 +149,41 @@ class Checker:
         if start != next_position:
             self.fail("positions have a gap", f"{consumer} on {source}: {edge} {start}, but next is {next_position}")
         self.accepted[key] = (block.end, epoch)
+
+    # --- fetches
+
+    def _served(self, source: Address, note: notes.Served) -> None:
+        consumer, epoch = note.consumer, note.life
+        who = f"{consumer} (epoch {epoch}) got {note.edge} [{note.start}, {note.end}) from {source}"
+        if self.primaries.get((note.shard, note.epoch)) != source:
+            self.fail("a stale fetch was served", f"{who}, which is not primary of epoch {note.epoch}")
+        process = self.world.processes[name_of(source)]
+        place = process.machine.record.places.get(consumer)  # type: ignore[attr-defined]
+        if place is not None and epoch < place.epoch:
+            self.fail("a stale fetch was served", f"{who}, which knows it at epoch {place.epoch}")
+        self.served[source, consumer] = process.clock(self.world.now_ns)
+
+    def _fetched(self, source: Address, note: notes.Fetched) -> None:
+        consumer, edge, start, end, epoch = note.consumer, note.edge, note.start, note.end, note.epoch
+        errand: Errand = self.world.processes[source].machine.errand  # type: ignore[attr-defined]
+        if epoch < errand.producer_epoch:
+            self.fail("a stale fetch was served", f"{consumer} took {edge} of epoch {epoch} < {errand.producer_epoch}")
+        at = start
+        for block in note.blocks:
+            if block.start != at:
+                self.fail("a fetch has a gap", f"{consumer}: {edge} {block.start}, but next is {at}")
+            self._same(edge, block, f"a task of {consumer}")
+            at = block.end
+        if at != end:
+            self.fail("a fetch is not what was asked for", f"{consumer}: {edge} [{start}, {end}) ends at {at}")
+
+    def _lapsed(self, source: Address, note: notes.Lapsed) -> None:
+        edge, consumer = note.edge, note.consumer
+        fetched_ns = self.served.get((source, consumer))
+        now_ns = self.world.processes[name_of(source)].clock(self.world.now_ns)
+        if fetched_ns is not None and now_ns - fetched_ns <= self.world.config.lease_ns:
+            ago_ms = (now_ns - fetched_ns) / 1e6
+            self.fail("a lease lapsed while its guest fetched", f"{edge}: {consumer} fetched {ago_ms:.0f} ms ago")
 
     # --- fencing
 
@@ -222,6 +276,6 @@ class Checker:
 
     def _reader_acked(self, source: Address, note: notes.ReaderAcked) -> None:
         consumer, edge, position = note.consumer, note.edge, note.position
-        if position < self.acked.get((consumer, edge), 0):
+        if position < self.acked.get((source, edge), 0):
             self.fail("an offset went back", f"{consumer} {edge}: {position}")
-        self.acked[(consumer, edge)] = position
+        self.acked[(source, edge)] = position

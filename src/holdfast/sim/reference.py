@@ -77,7 +77,7 @@ def recompute(
     inputs: dict[Asset, list[Row]] = {shard.id: [] for shard in topology.shards}
     for stage in topology.stages:
         watermark = WATERMARK_MIN
-        for commit in commits[stage.id]:
+        for commit in commits.get(stage.id, ()):
             for row in sources[stage.id][slice(*commit.offsets)]:
                 if row[1] < watermark:
                     late += 1

@@ -10,6 +10,10 @@
     capture_period_ns = 200_000_000
     [run]                       # any number of `holdfast.sim.simulation.Setup`
     safety_ms = 2000
+    [[look]]                    # see `holdfast.sim.sink.Look`
+    id = "b0"
+    edges = ["u0.0"]
+    at_ms = 500
     [[fault]]                   # see `holdfast.sim.faults.KINDS`
     kind = "crash"
     node = "n1"
@@ -31,8 +35,9 @@ from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
+from holdfast.sim.sink import Look
 
-_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader", "shows"}
+_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader", "look", "shows"}
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Setup:
@@ -55,6 +60,7 @@ def parse_scenario(text: str, name: str = "scenario") -> Setup:
             topology=topology,
             config=Config(**data.get("config", {})),
             costs=Costs(**data.get("costs", {})),
+            looks=tuple(msgspec.convert(look, Look) for look in data.get("look", ())),
             faults=tuple(Fault(**fault) for fault in data.get("fault", ())),
             **data.get("run", {}),
         )

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.errand import Errand
 from holdfast.core.node import Node
 from holdfast.core.reader import Reader
 from holdfast.core.stage import StageDriver
@@ -39,7 +40,7 @@ def node() -> Node:
 
 def is_taken_by(kind: type[m.Message]) -> list[str]:
     found = ["node"] if kind in node().handlers else []
-    return found + [machine.__name__ for machine in (StageDriver, Reader) if hasattr(machine, kind.handler)]
+    return found + [machine.__name__ for machine in (StageDriver, Reader, Errand) if hasattr(machine, kind.handler)]
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)
@@ -47,7 +48,7 @@ def test_every_message_has_a_machine_that_takes_it(kind):
     assert is_taken_by(kind)
 
 
-@pytest.mark.parametrize("machine", [Node, StageDriver, Reader])
+@pytest.mark.parametrize("machine", [Node, StageDriver, Reader, Errand])
 def test_what_takes_a_message_gets_source_message_time_and_ready(machine):
     handlers = node().handlers.values() if machine is Node else ()
     methods = [getattr(machine, kind.handler) for kind in MESSAGES if hasattr(machine, kind.handler)]
@@ -87,7 +88,7 @@ def test_two_messages_of_one_key_say_the_same():
 
 def test_rows_and_state_travel_apart_from_all_the_rest():
     bulk = {kind for kind in MESSAGES if kind.bulk}
-    assert bulk == {m.Data, m.Capture, m.Deliver}
+    assert bulk == {m.Data, m.Fetched, m.Capture, m.Deliver}
     assert all(kind.heavy for kind in bulk)
     assert lane_of(m.Data(edge="u0.0", epoch=1, blocks=())) == BULK
     assert lane_of(m.Pull(version=1)) == FAST
@@ -108,9 +109,9 @@ def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it
     assert made.hears(m.Joined(asset="s0.ledger", since=1, seat="n1"))
 
 
-def test_a_node_without_a_record_takes_only_what_leads_to_one():
+def test_a_node_without_a_record_takes_only_what_leads_to_one_and_tells_tasks_to_go_elsewhere():
     early = {kind for kind in MESSAGES if kind.before_record}
-    assert early == {m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull}
+    assert early == {m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull, m.Fetch}
 
 
 def test_whatever_is_entered_can_be_decoded():

@@ -51,7 +51,6 @@ class Probe:
             record,
             start,
             time.monotonic_ns(),
-            bare=True,
         )
         self._loop = MachineLoop(reader, self._peer.send, on_notes=self._note, name="probe")
         self._loop.start()

@@ -33,6 +33,7 @@ from holdfast.runtime.net.security import Security, check_listen
 from holdfast.runtime.net.transport import NODE, Caller, Server
 from holdfast.runtime.node.actions import Actions
 from holdfast.runtime.node.children import Children
+from holdfast.runtime.node.desk import Desk
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
@@ -73,6 +74,7 @@ class NodeProcess:
         self.story = Story(self.events, self._silent_for_s)
         self.record: Record = NO_RECORD
         self.caller = Caller(self.name, config.endpoints, self.security, NODE)
+        self.desk = Desk(self.name)
         self.done = threading.Event()
         self.exit_code = 0
         #: Kernels are loaded: others may count on this node.
@@ -267,6 +269,7 @@ class NodeProcess:
             self.pulse.close()
         if self.loop is not None:
             self.loop.stop()
+        self.desk.close()
         for link in self._links.values():
             link.close()
         self._stop_metrics()
@@ -278,6 +281,9 @@ class NodeProcess:
         """Never blocks. What nobody can be reached for is lost, as on any network."""
         if self.pulse is not None and isinstance(message, m.Heartbeat | m.Beat):
             self.pulse.saw(message)
+        if isinstance(message, m.Fetched | m.FetchRefused):
+            self.desk.answer(target, message)
+            return
         name = name_of(target)
         if name == self.name:
             if self.loop is not None and self.node is not None and target in (self.name, self.node.seat):
@@ -338,6 +344,7 @@ class NodeProcess:
             guest.send(address, push)
 
     def _on_crash(self, error: BaseException) -> None:
+        self.desk.close()
         self.events.write("broken", f"{self.name} has broken an invariant and stops: {error}", error=repr(error))
         self.stop(BROKEN)
 
