@@ -122,17 +122,14 @@ class Errand:
             ready.notes.append(notes.Refused(asked.consumer, asked.edge, message.epoch, self.producer_epoch))
             return
         self.answer = message
-        where = (asked.consumer, asked.edge, asked.start, asked.end)
-        ready.notes.append(notes.Fetched(*where, message.epoch, message.blocks))
+        span = (asked.start, asked.end)
+        ready.notes.append(notes.Fetched(asked.consumer, asked.edge, span, message.epoch, message.blocks))
 
     def on_fetch_refused(self, source: Address, message: FetchRefused, now_ns: int, ready: Ready) -> None:
         if message.ticket != self.ticket or not self.asking:
             return  # an old question's: another is out, or the pause runs
         if message.reason in HOPELESS:
-            asked = self.asked
             self.gone = message
-            where = (asked.consumer, asked.edge, asked.start, asked.end)
-            ready.notes.append(notes.Unfetched(*where, message.reason.value))
         else:
             self._look(now_ns, ready)
 

@@ -53,11 +53,10 @@ class Fetches:
         ready.send.append((source, answer))
 
     def _note(self, asked: Fetch, answer: Fetched | FetchRefused) -> notes.Note:
-        edge, start, end, consumer = asked.edge, asked.start, asked.end, asked.consumer
+        edge, span, consumer = asked.edge, (asked.start, asked.end), asked.consumer
         if isinstance(answer, FetchRefused):
-            return notes.Unserved(self.host.seat, edge, start, end, consumer, asked.epoch, answer.reason.value)
-        shard = self.host.topology.producer[edge]
-        return notes.Served(shard, edge, start, end, answer.epoch, consumer, asked.epoch)
+            return notes.Unserved(self.host.seat, edge, span, consumer, asked.epoch, answer.reason)
+        return notes.Served(self.host.topology.producer[edge], edge, span, answer.epoch, consumer, asked.epoch)
 
 
 def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | None:

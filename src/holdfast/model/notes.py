@@ -9,7 +9,7 @@ from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
 from holdfast.model.messages import CommitRecord
 from holdfast.model.note import Note, Told
-from holdfast.model.reasons import BarReason, HandOverReason
+from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
 
 
 def all_notes() -> list[type[Note]]:
@@ -318,66 +318,41 @@ class Lapsed(Note, frozen=True):
 
 
 class Served(Note, frozen=True):
-    """A primary at `epoch` gives [start, end) to a task; `life` is the epoch of the task's consumer."""
+    """A primary at `epoch` gives these positions to a task; `life` is the epoch of the task's consumer."""
 
     checked = True
     shard: Asset
     edge: Edge
-    start: int
-    end: int
+    span: tuple[int, int]
     epoch: int
     consumer: Consumer
     life: int
 
-    def parts(self) -> tuple[object, ...]:
-        return (self.shard, self.edge, f"[{self.start},{self.end})", f"epoch={self.epoch}", self.consumer, self.life)
-
 
 class Unserved(Note, frozen=True):
-    """A node gives a task nothing, and why."""
-
     checked = False
-    told = Told("unserved", "{seat} gives {consumer} no rows of {edge} from {start} on: {why}.", 5)
+    told = Told("unserved", "{seat} gives {consumer} no rows of {edge}, positions {span}: {why}.", 5)
     seat: Seat
     edge: Edge
-    start: int
-    end: int
+    span: tuple[int, int]
     consumer: Consumer
     life: int
-    why: str
-
-    def parts(self) -> tuple[object, ...]:
-        return (self.seat, self.edge, f"[{self.start},{self.end})", self.consumer, self.life, self.why)
+    why: FetchReason
 
 
 class Fetched(Note, frozen=True):
-    """A task has all of [start, end), from a primary at `epoch`."""
+    """A task has these positions, all of them, from a primary at `epoch`."""
 
     checked = True
     consumer: Consumer
     edge: Edge
-    start: int
-    end: int
+    span: tuple[int, int]
     epoch: int
     blocks: tuple[Block, ...]
 
     def parts(self) -> tuple[object, ...]:
         rows = sum(len(block.rows) for block in self.blocks)
-        return (self.consumer, self.edge, f"[{self.start},{self.end})", f"epoch={self.epoch}", f"rows={rows}")
-
-
-class Unfetched(Note, frozen=True):
-    """A task gives up: asking again changes nothing."""
-
-    checked = False
-    consumer: Consumer
-    edge: Edge
-    start: int
-    end: int
-    why: str
-
-    def parts(self) -> tuple[object, ...]:
-        return (self.consumer, self.edge, f"[{self.start},{self.end})", self.why)
+        return (self.consumer, self.edge, self.span, f"epoch={self.epoch}", f"rows={rows}")
 
 
 class ReaderLost(Note, frozen=True):

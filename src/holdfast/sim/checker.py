@@ -154,7 +154,7 @@ class Checker:
 
     def _served(self, source: Address, note: notes.Served) -> None:
         consumer, epoch = note.consumer, note.life
-        who = f"{consumer} (epoch {epoch}) got {note.edge} [{note.start}, {note.end}) from {source}"
+        who = f"{consumer} (epoch {epoch}) got {note.edge} {note.span} from {source}"
         if self.primaries.get((note.shard, note.epoch)) != source:
             self.fail("a stale fetch was served", f"{who}, which is not primary of epoch {note.epoch}")
         process = self.world.processes[name_of(source)]
@@ -164,7 +164,7 @@ class Checker:
         self.served[source, consumer] = process.clock(self.world.now_ns)
 
     def _fetched(self, source: Address, note: notes.Fetched) -> None:
-        consumer, edge, start, end, epoch = note.consumer, note.edge, note.start, note.end, note.epoch
+        consumer, edge, (start, end), epoch = note.consumer, note.edge, note.span, note.epoch
         errand: Errand = self.world.processes[source].machine.errand  # type: ignore[attr-defined]
         if epoch < errand.producer_epoch:
             self.fail("a stale fetch was served", f"{consumer} took {edge} of epoch {epoch} < {errand.producer_epoch}")
