@@ -179,7 +179,7 @@ def run(quick: bool) -> Report:
             f"at most {SPARE_BYTES >> 20} MiB, and the image equal",
             f"{most:.0f} MiB, {'equal' if row['equal'] else 'NOT equal'}; {row['MB/s']:.0f} MB/s, paste of a chunk "
             f"{row['paste ms median']:.0f} ms",
-            most <= SPARE_BYTES / 2**20 and row["equal"],
+            most <= SPARE_BYTES / 2**20 and bool(row["equal"]),
         )
     report.data["transfer"] = rows
     return report
