@@ -437,6 +437,22 @@ def fetch_begins_a_block_too_early() -> list[Patch]:
 
 
 @mutant
+def fetch_gives_what_there_is_and_does_not_wait() -> list[Patch]:
+    right = fetch.decide
+
+    def decide(host, asked, now_ns):
+        found = right(host, asked, now_ns)
+        if found is None:
+            return right(host, msgspec.structs.replace(asked, end=max(asked.start, queue_end(host, asked))), now_ns)
+        return found
+
+    def queue_end(host, asked):
+        return host.primaries[host.topology.producer[asked.edge]].queue(asked.edge).next
+
+    return [(fetch, "decide", decide)]
+
+
+@mutant
 def fetch_does_not_renew_the_lease() -> list[Patch]:
     return [(host.Host, "renew_leases", lambda self, consumer, now_ns: None)]
 

@@ -263,17 +263,14 @@ def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edg
     """What the primaries of a record say; and why one does not."""
     found: dict[Edge, tuple[int, int]] = {}
     trouble = ""
-    shards = {maker_of(e) for e in edges}
-    for name in sorted({name_of(record.places[shard].primary or "") for shard in shards} - {""}):
+    homes = {name_of(record.places[maker_of(edge)].primary or "") for edge in edges} - {""}
+    for name in sorted(homes):
         try:
-            held = peer.call(name, "status")["shards"]
+            held = peer.caller.edges(name)
         except HoldfastError as error:  # it has just died, and the record does not know yet
             trouble = str(error)
             continue
-        for shard in shards & set(held):
-            if held[shard]["role"] == "primary":
-                outputs = held[shard]["outputs"].items()
-                found.update((e, (o["trimmed"], o["next"])) for e, o in outputs if e in edges)
+        found |= {edge: (at.trimmed, at.next) for edge, at in held.items() if edge in edges}
     return found, trouble
 
 

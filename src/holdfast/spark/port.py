@@ -214,10 +214,9 @@ def fence_of(run: Run, stage: Asset) -> int:
     try:
         for name in run.names:
             try:
-                ledger = caller.call(name, "status", timeout=5.0).get("ledgers", {}).get(stage)
+                found = max(found, int(caller.call(name, "fences", timeout=5.0).get(stage, 0)))
             except HoldfastError:
                 continue
-            found = max(found, int(ledger["fence"]) if ledger else 0)
     finally:
         caller.close()
     return found

@@ -277,6 +277,10 @@ class Caller:
             with contextlib.suppress(queue.Empty):  # every call has its own limit; this one only says so here, too
                 yield answers.get(timeout=2 * timeout)
 
+    def edges(self, name: Name) -> dict[Edge, m.EdgeState]:
+        """Where the edges stand that this node makes."""
+        return msgspec.json.decode(self.call_raw(name, "edges"), type=dict[Edge, m.EdgeState])
+
     def leave(self, consumer: Consumer, edges: Iterable[Edge]) -> None:
         """Tell the nodes that this guest reads no more. Who does not hear it finds out when the lease lapses."""
         for _ in self.call_all("leave", {"consumer": consumer, "edges": sorted(edges)}, timeout=1.0):

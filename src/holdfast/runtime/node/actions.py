@@ -7,6 +7,8 @@ plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that   config             the core's settings, for drivers and readers
 tune      {operator, capture_period_ms}: how often its shards are captured
 leave     {consumer, edges}: a reader lets go of its lease
+edges     where every edge that is made here stands (readers ask this, `status` is for people)
+fences    the highest epoch that each ledger here has seen (ports ask this)
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Actions:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        looking = ("ping", "status", "record", "plan", "events", "config")
+        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences")
         doing = ("drain", "finish", "stop", "submit", "tune", "leave")
         return {name: getattr(self, name) for name in looking + doing}
 
@@ -99,6 +101,14 @@ class Actions:
     def config(self, body: dict) -> dict:
         """The core's settings: drivers and readers run with the same."""
         return msgspec.to_builtins(self.process.config.core())
+
+    def edges(self, body: dict) -> bytes:
+        """Where every edge that is made here stands, as JSON of `EdgeState`."""
+        return msgspec.json.encode(self._ask(lambda node, now_ns: node.host.edges()))
+
+    def fences(self, body: dict) -> dict:
+        """The highest epoch that each ledger here has seen, by stage."""
+        return self._ask(lambda node, now_ns: {ledger.stage: ledger.page.fence for ledger in node.ledgers.values()})
 
     # --- doing
 
