@@ -128,7 +128,7 @@ class Promoted(Note, frozen=True):
 
 
 class Joining(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("joining", "{seat} begins to back up {shard}.")
     shard: Asset
     seat: Seat
@@ -136,7 +136,7 @@ class Joining(Note, frozen=True):
 
 
 class Demoted(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("demoted", "{seat} has handed {shard} over.")
     shard: Asset
     seat: Seat
@@ -144,7 +144,7 @@ class Demoted(Note, frozen=True):
 
 
 class Dropped(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("dropped", "{seat} no longer holds {shard}.")
     shard: Asset
     seat: Seat
@@ -170,7 +170,7 @@ class Failed(Note, frozen=True):
 
 
 class Captured(Note, frozen=True):
-    checked = False
+    checked = True
     shard: Asset
     epoch: int
     round: int

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from holdfast.core.invariants import Invariants
 from holdfast.core.node import Node
 from holdfast.core.ready import ChildDied, DiskFull, Effect, Spill, StartStage, StopStage, Unreachable, WarmStage
 from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
@@ -23,6 +24,7 @@ from holdfast.model import found
 from holdfast.model import messages as m
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Edge, Name, maker_of, name_of
+from holdfast.model.note import Note
 from holdfast.model.plan import Plan
 from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
@@ -72,6 +74,7 @@ class NodeProcess:
         self.spill: SpillStore | None = None
         self.pulse: Pulse | None = None
         self.story = Story(self.events, self._silent_for_s)
+        self.invariants = Invariants()
         self.record: Record = NO_RECORD
         self.caller = Caller(self.name, config.endpoints, self.security, NODE)
         self.desk = Desk(self.name)
@@ -197,7 +200,7 @@ class NodeProcess:
             self.send,
             disk=self.journal,
             on_effect=self._on_effect,
-            on_notes=self.story.tell,
+            on_notes=self._on_notes,
             on_step=self._on_step,
             on_crash=self._on_crash,
             name=self.name,
@@ -342,6 +345,11 @@ class NodeProcess:
         push = m.Push(record=node.record)
         for address, guest in list(self.server.guests.items()):
             guest.send(address, push)
+
+    def _on_notes(self, noted: list[Note]) -> None:
+        """On the loop's thread, before anything of the step leaves: what breaks an invariant is told, never done."""
+        self.story.tell(noted)
+        self.invariants.on_notes(noted)
 
     def _on_crash(self, error: BaseException) -> None:
         self.desk.close()
