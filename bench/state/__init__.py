@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from bench.harness import Report
-from bench.state import captures, latency, memory, prepare, recovery, upserts
+from bench.state import captures, latency, memory, prepare, recovery, transfer, upserts
 from holdfast.operators import warm_up
 
-DESCRIPTION = "the state engine: pages, snapshots, recovery, upserts, captures, memory"
+DESCRIPTION = "the state engine: pages, snapshots, recovery, upserts, captures, transfer, memory"
 
 
 def run(quick: bool) -> Report:
     report = Report("state", DESCRIPTION)
     warm_up()
-    for part in (upserts, memory, prepare, recovery, captures, latency):
+    for part in (upserts, memory, prepare, recovery, captures, transfer, latency):
         print(f"  {part.__name__.removeprefix('bench.')} ...", flush=True)
         report.add(part.run(quick))
     report.plot = lambda figure: _plot(figure, report)

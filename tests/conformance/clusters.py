@@ -49,12 +49,13 @@ class SimCluster:
 
     def __init__(self, nodes: int = 4, shards: int = 4, seed: int = 11) -> None:
         self.run = Simulation(
-            Setup(seed=seed, nodes=nodes, topology=layered(stages=1, shards=shards, tops=1), safety_ms=6_000)
+            Setup(
+                seed=seed, nodes=nodes, topology=layered(stages=1, shards=shards, tops=1, placed=True), safety_ms=6_000
+            )
         )
         for name in self.run.world.names:
             self.run.world.start_node(name)
-        for sink in self.run.sinks.values():
-            sink.boot(self.run.world.names[0])
+        self.run.boot_sinks()
 
     def _do(self, **fault) -> None:
         self.run.injector.inflict(Fault(**fault))

@@ -88,3 +88,15 @@ def test_a_drained_node_holds_nothing_and_may_then_die(cluster: Cluster):
     until(cluster, "n0 backs nothing up", lambda: "n0" not in [cluster.backup_of(u) for u in SHARDS])
     cluster.kill("n0")
     assert cluster.finish() == ""
+
+
+def test_a_sinks_tasks_fetch_on_through_a_fail_over_and_a_move_of_the_sink(cluster: Cluster):
+    """Positions come from the reader, rows from whoever is primary; a sink that was replaced is fenced."""
+    cluster.run_for(800)
+    victim = cluster.primary_of("v0")
+    cluster.kill(victim)
+    cluster.kill_reader("r0")
+    until(cluster, "another runs v0", lambda: cluster.primary_of("v0") not in ("", victim))
+    cluster.run_for(300)
+    cluster.kill_reader("r0")
+    assert cluster.finish() == ""

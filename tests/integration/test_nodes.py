@@ -23,10 +23,13 @@ from support.plans import layered_plan
 from support.tls import make_tls
 
 from holdfast.cli.story import read_events
+from holdfast.core.errand import Limits
 from holdfast.errors import DAMAGED, PeerError
 from holdfast.model import messages as m
+from holdfast.model.reasons import FetchReason
 from holdfast.runtime.client.local import LocalNodes
 from holdfast.runtime.net import wire
+from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.security import Security, make_secret
 from holdfast.runtime.net.transport import Caller, Peer
 from holdfast.runtime.node.warm import warm
@@ -134,8 +137,8 @@ def test_an_unknown_version_and_damaged_messages_are_refused_and_the_rest_runs(m
     assert isinstance(answer[2], m.Push)
     assert any("liar@1" in text for text in told(nodes, "n0", "damaged"))
     assert told(nodes, "n0", "foreign")
-    with pytest.raises(PeerError, match="bad ticket"):
-        nodes.caller.fetch("n0", {"edge": "u0.0"})
+    with pytest.raises(pa.ArrowException, match="bad ticket"):
+        nodes.caller.client("n0").do_get(flight.Ticket(b"no ticket"), nodes.caller.options(5)).read_all()
     nodes.finish()
     assert nodes.difference() == ""
 
@@ -210,20 +213,27 @@ def test_rows_are_fetched_from_where_they_are(make: Make):
 
     nodes.until("some rows", lambda: made() > 200)
     end = made()
-    ticket = {"edge": "u0.0", "start": 0, "end": end, "consumer": "r0", "epoch": 1, "wait_s": 5.0}
-    table = nodes.caller.fetch(home, ticket).read_all()
+    ask = m.Fetch(ticket=1, edge="u0.0", start=0, end=end, consumer="r0", epoch=1, wait_ns=5_000_000_000)
+
+    def refusal(node: str, **fields) -> m.FetchRefused:
+        with pytest.raises(FetchError) as found:
+            nodes.caller.fetch(node, msgspec.structs.replace(ask, **fields))
+        return found.value.refusal
+
+    table = nodes.caller.fetch(home, ask)
     assert table.num_rows > 100
     assert table.schema.equals(pa.ipc.read_schema(pa.py_buffer(nodes.plan.operator("u0").output)))
-    with pytest.raises(PeerError, match=r"^not here"):
-        nodes.caller.fetch(other, ticket)
-    with pytest.raises(PeerError, match=r"^fenced"):
-        nodes.caller.fetch(home, {**ticket, "epoch": 0})
-    with pytest.raises(PeerError, match=r"^not yet"):
-        nodes.caller.fetch(home, {**ticket, "end": 10**9, "wait_s": 0.1})
+    assert (refusal(other).reason, refusal(other).home) == (FetchReason.NOT_HERE, place["primary"])
+    assert refusal(home, producer_epoch=place["epoch"] + 1).reason is FetchReason.NOT_HERE
+    assert refusal(home, epoch=0).reason is FetchReason.FENCED
+    assert refusal(home, query="of another run").reason is FetchReason.FOREIGN
+    assert refusal(home, edge="nowhere.0").reason is FetchReason.FOREIGN
+    assert refusal(home, end=10**9, wait_ns=100_000_000).reason is FetchReason.NOT_YET
     (nodes.dir / "hold").unlink()
     nodes.until("it to be trimmed", lambda: nodes.status(home)["shards"]["u0"]["outputs"]["u0.0"]["trimmed"] > 0)
-    with pytest.raises(PeerError, match=r"^trimmed"):
-        nodes.caller.fetch(home, ticket)
+    gone = refusal(home)
+    assert gone.reason is FetchReason.TRIMMED
+    assert gone.first > 0
 
 
 def test_rows_of_a_node_that_hangs_are_fetched_from_whoever_took_over(make: Make):
@@ -246,7 +256,7 @@ def test_rows_of_a_node_that_hangs_are_fetched_from_whoever_took_over(make: Make
     nodes.signal(home, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        batches = fetch(order, piece, limit_s=40.0)
+        batches = fetch(order, piece, Limits(limit_ns=40_000_000_000))
         seconds = time.monotonic() - began
     finally:
         nodes.signal(home, signal.SIGCONT)

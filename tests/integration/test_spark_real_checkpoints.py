@@ -10,7 +10,7 @@ import pytest
 from support.packets import write_json
 
 from holdfast.errors import ConfigError
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.spark import checkpoint
 
 pytestmark = pytest.mark.spark

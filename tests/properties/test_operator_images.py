@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from support import models
 from support.batches import TIME, batch, copy_into, rows
+from support.images import records
 from support.models import Row
 
 from holdfast.errors import InputError, MemoryLimitError
@@ -41,7 +42,6 @@ from holdfast.operators import (
     WindowAggregate,
     Within,
 )
-from holdfast.operators.capture import part_of
 from holdfast.state import checkpoint
 from holdfast.state.checkpoint import Checkpoint
 
@@ -71,12 +71,6 @@ ROWS = st.lists(
 
 #: Bytes of a chunk, from one record to everything.
 SIZES = st.sampled_from([0, 1, 300, 999, 5000, 1 << 20])
-
-
-def records(op: StatefulOperator) -> list[tuple]:
-    """All that captures carry, record by record: numbers, words, long values, and for a join what follows what."""
-    parts = [part_of(s, s.rids(), keep=op._KEEP, drop_below=d) for s, d in zip(op._stores(), op._drops(), strict=True)]
-    return [(op.captured, op.rows, op.watermark, op._extra()), *((*p.buffers, p.drop_below) for p in parts)]
 
 
 def to_batch(given_rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.core import hand_over, host, ledger, placement, stage
+from holdfast.core import fetch, hand_over, host, ledger, placement, stage
 from holdfast.core.copy import Copy
 from holdfast.core.election import Election
+from holdfast.core.errand import Errand
 from holdfast.core.feed import Feed
 from holdfast.core.node import Node
 from holdfast.core.protect.images import Images
@@ -20,7 +21,8 @@ from holdfast.core.reader import Reader
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import batch_block, digest_of
-from holdfast.model.messages import HeldBatch, Joined
+from holdfast.model.messages import Fetched, Joined
+from holdfast.model.parts import HeldBatch
 from holdfast.model.record import Record
 from holdfast.sim.world import World
 
@@ -388,3 +390,78 @@ def a_delivery_ignores_that_the_place_changed() -> list[Patch]:
         right(self, source, message, now_ns, ready)
 
     return [(hand_over.HandOver, "on_deliver", on_deliver)]
+
+
+@mutant
+def fetch_of_a_fenced_sink_is_served() -> list[Patch]:
+    right = fetch.decide
+
+    def decide(host, asked, now_ns):
+        return right(host, msgspec.structs.replace(asked, epoch=1 << 60), now_ns)
+
+    return [(fetch, "decide", decide)]
+
+
+@mutant
+def fetch_is_served_by_a_backup() -> list[Patch]:
+    right = fetch.decide
+
+    def decide(host, asked, now_ns):
+        copy = host.copies.get(host.topology.producer[asked.edge])
+        if copy is not None and copy.id not in host.runners:
+            queue = next(q for q in copy.outputs if q.edge == asked.edge)
+            blocks = queue.between(asked.start, asked.end)
+            epoch = host.record.places[copy.id].epoch
+            if blocks:
+                return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=epoch, blocks=blocks)
+        return right(host, asked, now_ns)
+
+    return [(fetch, "decide", decide)]
+
+
+@mutant
+def fetch_gives_a_block_more_than_was_asked_for() -> list[Patch]:
+    right = OutputQueue.between
+
+    def between(self, start, end):
+        found = right(self, start, end)
+        return found and (*found, *(b for b in self.blocks if b.start == end))
+
+    return [(OutputQueue, "between", between)]
+
+
+@mutant
+def fetch_begins_a_block_too_early() -> list[Patch]:
+    right = OutputQueue.between
+
+    def between(self, start, end):
+        found = right(self, start, end)
+        return found and (*(b for b in self.blocks if b.end == start), *found)
+
+    return [(OutputQueue, "between", between)]
+
+
+@mutant
+def fetch_gives_what_there_is_and_does_not_wait() -> list[Patch]:
+    right = fetch.decide
+
+    def decide(host, asked, now_ns):
+        found = right(host, asked, now_ns)
+        if found is None:
+            return right(host, msgspec.structs.replace(asked, end=max(asked.start, queue_end(host, asked))), now_ns)
+        return found
+
+    def queue_end(host, asked):
+        return host.runners[host.topology.producer[asked.edge]].outlet.queue(asked.edge).next
+
+    return [(fetch, "decide", decide)]
+
+
+@mutant
+def fetch_does_not_renew_the_lease() -> list[Patch]:
+    return [(host.Host, "renew_leases", lambda self, consumer, now_ns: None)]
+
+
+@mutant
+def task_never_turns_to_the_new_primary() -> list[Patch]:
+    return [(Errand, "learn", lambda self, record: None)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mutants_of_images as of_images
 import pytest
 from mutants import MUTANTS, planted
 
+from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
 from holdfast.sim.swarm import SWARM, heavy, swarm_setup
 
@@ -23,14 +26,23 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "a_chunk_is_lost": ("crash",),
     "an_image_in_its_scan_counts_as_complete": ("crash",),
     "a_late_try_takes_the_place_of_a_newer_one": ("stall-stage", "reorder"),
+    "fetch_of_a_fenced_sink_is_served": ("stall-reader",),
+    "fetch_is_served_by_a_backup": ("stall", "drain", "crash"),
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
 HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == of_images.__name__}
+#: Bugs that only a scripted schedule brings out: the scenario that does.
+SCRIPTED = {"fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over"}
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
 SCHEDULES_MAX = 400
 
 
 def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, str]:
     with planted(name):
+        if name in SCRIPTED:
+            script = (SCENARIOS / f"{SCRIPTED[name]}.txt").read_text().partition("\n--- trace\n")[0]
+            outcome = Simulation(parse_scenario(script)).run()
+            return int(bool(outcome.violation)), outcome.rule
         for seed in range(limit):
             setup = swarm_setup(seed, kinds=FOCUS.get(name, SWARM))
             outcome = Simulation(heavy(setup) if name in HEAVY else setup).run()

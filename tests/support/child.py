@@ -18,19 +18,21 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.core.reader import Reader
+from holdfast.core.reader import Piece, Reader
 from holdfast.core.ready import BatchDone, Opened, StageFailed
 from holdfast.core.stage import RunBatch, StageDriver
 from holdfast.errors import HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
-from holdfast.model.ids import driver_of, stage_edge
+from holdfast.model.ids import driver_of, name_of, stage_edge
 from holdfast.model.plan import Plan, to_core, to_micros
 from holdfast.model.record import Record
-from holdfast.runtime.net.rows import ArrowRows, batches_of
+from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
+from holdfast.spark.connect import Run
+from holdfast.spark.fetch import Order, fetch
 
 
 def say(event: str, **fields: Any) -> None:
@@ -206,17 +208,16 @@ class ScriptedSink(ScriptedChild):
                     continue
                 _write(planned, json.dumps(latest).encode())
             end = json.loads(planned.read_text())
-            found = {edge: self._read(edge, start[edge], to) for edge, to in end.items()}
+            pieces, over = self._plan(start, end)
+            ended |= dict.fromkeys(over, True)
+            rows_read = 0
             with open(self.out / f"batch-{batch}.new", "wb") as file:
-                for edge, blocks in found.items():
-                    for block in blocks:
-                        for rows in batches_of(block.rows):
-                            _frame(file, edge, rows)
-                        if block.watermark >= WATERMARK_MAX:
-                            ended[edge] = True
+                for piece in pieces:
+                    for rows in self._fetch(piece):
+                        _frame(file, piece.edge, rows)
+                        rows_read += rows.num_rows
             os.replace(self.out / f"batch-{batch}.new", self.out / f"batch-{batch}")
             (self.out / f"commit-{batch}").touch()
-            rows_read = sum(len(b.rows) for blocks in found.values() for b in blocks)
             say("batch", progress={"batchId": batch, "numInputRows": rows_read}, at=time.time())
             start, batch = end, batch + 1
             if len(ended) == len(spec.edges):
@@ -230,13 +231,39 @@ class ScriptedSink(ScriptedChild):
         assert self.loop is not None
         self.loop.ask(lambda r, now: r.commit(start, now))
 
-    def _read(self, edge: str, start: int, end: int) -> list[Any]:
+    def _plan(self, start: dict[str, int], end: dict[str, int]) -> tuple[list[Piece], list[str]]:
+        """What is to be fetched, and which edges end with it. A later life waits until it has heard of it all."""
         assert self.loop is not None
-        while True:
-            found = self.loop.ask(lambda r, now: r.read(edge, start, end))
-            if found is not None:
-                return found
+
+        def look(reader: Reader, now: int) -> tuple[list[Piece], list[str]] | None:
+            if any(reader.latest()[edge] < to for edge, to in end.items()):
+                return None
+            last = {e: b.watermark for e, blocks in reader.buffers.items() for b in blocks if b.end <= end[e]}
+            return reader.pieces(start, end), [edge for edge, mark in last.items() if mark >= WATERMARK_MAX]
+
+        while (found := self.loop.ask(look)) is None:
             time.sleep(0.01)
+        return found
+
+    def _fetch(self, piece: Piece) -> list[pa.RecordBatch]:
+        assert self.loop is not None
+        record = self.loop.ask(lambda reader, now: reader.record)
+        place = record.places[piece.shard]
+        order = Order(
+            run=Run(
+                endpoints=self.peer.endpoints,
+                secret_file=self.commands.order["secret_file"],
+                tls=self.commands.order["tls"],
+            ),
+            consumer=self.stage,
+            epoch=self.epoch,
+            pieces=(piece,),
+            homes={piece.shard: name_of(place.primary or "")},
+            epochs={piece.shard: place.epoch},
+            version=record.version,
+            query=self.plan.topology.query,
+        )
+        return fetch(order, piece)
 
 
 def _frame(file: Any, edge: str, batch: pa.RecordBatch) -> None:

@@ -20,7 +20,8 @@ from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge
-from holdfast.model.messages import Capture, CommitRecord
+from holdfast.model.messages import Capture
+from holdfast.model.parts import CommitRecord
 from holdfast.model.topology import ShardSpec, Topology
 
 

@@ -18,7 +18,8 @@ from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.block import Digest
 from holdfast.model.ids import Address, Asset, Edge, stage_edge
-from holdfast.model.messages import CommitRecord, Deliver, Delivered, Refused, Seal, Sealed
+from holdfast.model.messages import Deliver, Delivered, Refused, Seal, Sealed
+from holdfast.model.parts import CommitRecord
 from holdfast.model.reasons import HandOverReason
 
 

@@ -18,8 +18,9 @@ from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Address, Asset, Seat
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, Subscribe
+from holdfast.model.parts import EdgeState
 from holdfast.model.record import NO_RECORD, Place, Record
 from holdfast.model.topology import Topology
 
@@ -167,6 +168,13 @@ class Host:
         consumer = self.record.places.get(message.consumer)
         runner.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
 
+    def renew_leases(self, consumer: Consumer, now_ns: int) -> None:
+        """A guest is there: nothing that is kept for it here lapses for another lease."""
+        for runner in self.runners.values():
+            for queue in runner.copy.outputs:
+                if consumer in queue.leases:
+                    queue.lease(consumer, now_ns + self.config.lease_ns)
+
     def on_left(self, event: Left, now_ns: int, ready: Ready) -> None:
         for edge in event.edges:
             runner = self.runners.get(self.topology.producer.get(edge, ""))
@@ -307,6 +315,14 @@ class Host:
     def on_tick(self, now_ns: int, ready: Ready) -> None:
         for runner in self.runners.values():
             runner.on_tick(now_ns, ready)
+
+    def edges(self) -> dict[Edge, EdgeState]:
+        """Where every edge stands that is made here."""
+        return {
+            queue.edge: EdgeState(trimmed=queue.trimmed, next=queue.next, watermark=runner.copy.watermark)
+            for runner in self.runners.values()
+            for queue in runner.copy.outputs
+        }
 
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""

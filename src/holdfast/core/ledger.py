@@ -12,16 +12,8 @@ from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.found import KeptPage, ledger_entry
 from holdfast.model.ids import Address, Asset, Name, Seat, name_of, stage_of
-from holdfast.model.messages import (
-    LedgerCopied,
-    LedgerCopy,
-    LedgerOpen,
-    LedgerPage,
-    LedgerState,
-    LedgerWrite,
-    Refused,
-    Yielded,
-)
+from holdfast.model.messages import LedgerCopied, LedgerCopy, LedgerOpen, LedgerState, LedgerWrite, Refused, Yielded
+from holdfast.model.parts import LedgerPage
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place
 

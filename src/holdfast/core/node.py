@@ -11,6 +11,7 @@ from random import Random
 
 from holdfast.core.detector import Detector
 from holdfast.core.election import Election, Standing
+from holdfast.core.fetch import Fetches
 from holdfast.core.hand_over import HandOver
 from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
@@ -75,6 +76,7 @@ class Node:
         self.detector = Detector(name, config)
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
+        self.fetches = Fetches(self.host)
         self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
         self.scheduler = scheduler_of(config.scheduler)
         #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
@@ -129,6 +131,7 @@ class Node:
         else:
             self._on_tick(now_ns, ready)
         self._settle(now_ns, ready)
+        self.fetches.look_again(now_ns, ready)
         return ready
 
     def hears(self, message: m.Message) -> bool:
@@ -400,7 +403,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     takes itself."""
     found: dict[type, Handler] = {}
     for kind in m.all_messages():
-        for part in (node, node.election, node.host, node.hand_over):
+        for part in (node, node.election, node.host, node.hand_over, node.fetches):
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)
                 break

@@ -1,9 +1,9 @@
-"""A Spark query that reads edges: what `latestOffset`, `read` and `commit` of the data source stand on.
+"""A Spark query that reads edges: what `latestOffset`, `partitions` and `commit` of the data source stand on.
 
-Offsets are positions. The latest offset is the end of what this reader has received without a hole, so it never goes
-back, whatever happens to the shard behind it: a silent shard simply reports what was there before. `read` waits for
-the rows instead of failing, because a node's death must never end a query. `commit` is the acknowledgement;
-it is cumulative, so one that is skipped or comes twice does no harm.
+Offsets are positions. The reader follows them and the watermarks, without rows: those its tasks fetch (`errand.py`).
+The latest offset is the end of what this reader has heard of without a hole, so it never goes back, whatever happens to
+the shard behind it: a silent shard simply reports what was there before. `commit` is the acknowledgement; it is
+cumulative, so one that is skipped or comes twice does no harm.
 
 A reader that is no sink of the pipeline holds a lease. Once that lapsed, what it wanted may be gone: then `lost`
 says where the edge starts now, and the reader stops rather than skip rows. It also stops where a producer bars it.
@@ -13,17 +13,34 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from holdfast.core.feed import Feed
 from holdfast.core.ready import Ready, Received, Tick
-from holdfast.errors import check
 from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.config import Config
-from holdfast.model.ids import Address, Edge, Seat
+from holdfast.model.ids import Address, Asset, Edge, Seat
 from holdfast.model.messages import Barred, Data, Pull, Push, Trimmed
 from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec, Topology
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Elements [start, end) of an edge, for one task to fetch."""
+
+    edge: Edge
+    shard: Asset
+    start: int
+    end: int
+    #: So many of them at most are rows.
+    rows: int = 0
+
+
+def rows_of(block: Block) -> int:
+    """Rows of a block of a shard, whether it carries them or not: all elements but its watermark."""
+    return block.end - block.start - 1
 
 
 class Reader:
@@ -36,18 +53,16 @@ class Reader:
         record: Record,
         start: dict[Edge, int],
         now_ns: int,
-        *,
-        bare: bool = False,
     ) -> None:
         self.spec = spec
         self.topology = topology
         self.config = config
         self.record = record
-        #: `bare`: the machine follows positions and watermarks; tasks fetch the rows.
         query = topology.query if spec.leased else ""
         self.feeds = {
-            e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=bare, query=query) for e in spec.edges
+            e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=True, query=query) for e in spec.edges
         }
+        #: What is not committed yet, without rows.
         self.buffers: dict[Edge, deque[Block]] = {e: deque() for e in spec.edges}
         #: Edges whose rows are gone (the lease lapsed), and where they start now.
         self.lost: dict[Edge, int] = {}
@@ -116,13 +131,16 @@ class Reader:
     def latest(self) -> dict[Edge, int]:
         return {edge: feed.next for edge, feed in self.feeds.items()}
 
-    def read(self, edge: Edge, start: int, end: int) -> list[Block] | None:
-        """Blocks of [start, end), or None: wait."""
-        if self.feeds[edge].next < end:
-            return None
-        found = [b for b in self.buffers[edge] if b.start >= start and b.end <= end]
-        whole = start == end or (bool(found) and found[0].start == start and found[-1].end == end)
-        check(whole, "a reader asks for rows it has given up", f"{edge}: [{start}, {end})")
+    def pieces(self, start: dict[Edge, int], end: dict[Edge, int]) -> list[Piece]:
+        """What tasks must fetch of [start, end): of an edge that has moved without rows, nothing."""
+        found = []
+        for edge, last in end.items():
+            first = start[edge]
+            known = [b for b in self.buffers[edge] if first <= b.start and b.end <= last]
+            whole = bool(known) and known[0].start == first and known[-1].end == last
+            rows = sum(map(rows_of, known)) if whole else last - first
+            if rows:
+                found.append(Piece(edge=edge, shard=self.topology.producer[edge], start=first, end=last, rows=rows))
         return found
 
     def commit(self, offsets: dict[Edge, int], now_ns: int) -> Ready:

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
-from holdfast.model.messages import CommitRecord, Message
+from holdfast.model.messages import Message
 from holdfast.model.notes import Note
+from holdfast.model.parts import CommitRecord
 from holdfast.model.reasons import HandOverReason
 
 

@@ -27,7 +27,6 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, dig
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Edge, Name, Seat, driver_of, ledger_of, name_of, stage_edge
 from holdfast.model.messages import (
-    CommitRecord,
     Deliver,
     Delivered,
     LedgerOpen,
@@ -39,6 +38,7 @@ from holdfast.model.messages import (
     Seal,
     Sealed,
 )
+from holdfast.model.parts import CommitRecord
 from holdfast.model.record import Record
 from holdfast.model.topology import StageSpec
 

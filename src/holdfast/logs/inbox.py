@@ -16,7 +16,7 @@ from collections import deque
 from holdfast.errors import check
 from holdfast.model.block import Block, Digest, Rows, batch_block, digest_of
 from holdfast.model.ids import Edge
-from holdfast.model.messages import CommitRecord, HandedPart, HeldBatch
+from holdfast.model.parts import CommitRecord, HandedPart, HeldBatch
 
 
 class Inbox:

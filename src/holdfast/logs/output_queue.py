@@ -17,7 +17,7 @@ from collections import deque
 from holdfast.errors import check
 from holdfast.model.block import Block, Rows, shard_block
 from holdfast.model.ids import Consumer, Edge, Seat
-from holdfast.model.messages import OutputPart
+from holdfast.model.parts import OutputPart
 
 
 class OutputQueue:
@@ -160,6 +160,13 @@ class OutputQueue:
             del found[0]
         found.reverse()
         return tuple(found)
+
+    def between(self, start: int, end: int) -> tuple[Block, ...] | None:
+        """The blocks of [start, end), all of which must be here; None: none of them begins or ends there."""
+        found = tuple(block for block in self.blocks if start <= block.start and block.end <= end)
+        if start == end:
+            return ()
+        return found if found and found[0].start == start and found[-1].end == end else None
 
     def part(self, start: int) -> OutputPart:
         """What a capture carries: the unacknowledged blocks from `start` on (all of them if it was trimmed)."""

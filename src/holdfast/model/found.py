@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import check
 from holdfast.model.ids import Asset, Name
-from holdfast.model.messages import LedgerPage
+from holdfast.model.parts import LedgerPage
 from holdfast.model.record import NO_RECORD, Record
 
 Entry = tuple[str, object]

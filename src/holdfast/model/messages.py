@@ -19,8 +19,9 @@ import msgspec
 from holdfast.model.block import Block, Digest, Rows
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, ledger_of
 from holdfast.model.message import Message
+from holdfast.model.parts import CommitRecord, HandedPart, LedgerPage, OutputPart
 from holdfast.model.protection import Protection
-from holdfast.model.reasons import BarReason, HandOverReason
+from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
 from holdfast.model.record import Record
 
 # --- membership and placement ---------------------------------------------------------------------------------------
@@ -206,36 +207,53 @@ class Barred(Message, frozen=True, kw_only=True):
     why: BarReason
 
 
-# --- captures ---------------------------------------------------------------------------------------------------------
+class Fetch(Message, frozen=True, kw_only=True):
+    """From a task of a reader: the rows of [start, end) of an edge. On real nodes it comes as a ticket of Flight."""
 
-
-class OutputPart(msgspec.Struct, frozen=True, array_like=True):
-    """What a capture says about one output edge: the blocks made since `start`, and who has acknowledged what."""
-
+    before_record = True
+    #: The asker's number for this question; the answer repeats it.
+    ticket: int
+    edge: Edge
     start: int
-    next: int
-    trimmed: int
-    blocks: tuple[Block, ...]
-    acks: dict[Consumer, int]
-
-
-class HeldBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch that a holder has promised to seal when told so. `epoch` and `attempt` say which try it is."""
-
-    batch: int
+    end: int
+    consumer: Consumer
     epoch: int
-    attempt: int
-    rows: Rows
-    digest: Digest
+    #: The newest epoch of the producing shard that the asker knows of: a copy at an older one must not answer.
+    producer_epoch: int = 0
+    #: The run that the positions are of; empty: any.
+    query: str = ""
+    #: How long the node may keep the question until the rows are made.
+    wait_ns: int = 0
 
 
-class HandedPart(msgspec.Struct, frozen=True, array_like=True):
-    """What a whole capture says about one edge from a stage: where it stands, and what is sealed or promised."""
+class Fetched(Message, frozen=True, kw_only=True):
+    """All blocks of [start, end), from the primary of this epoch."""
 
-    next: int
-    last: int
-    sealed: tuple[Block, ...]
-    held: tuple[HeldBatch, ...]
+    bulk = heavy = True
+    ticket: int
+    edge: Edge
+    epoch: int
+    blocks: tuple[Block, ...]
+
+    def with_rows(self, take: Callable[[Rows], Rows]) -> Fetched:
+        for block in self.blocks:
+            take(block.rows)
+        return self
+
+
+class FetchRefused(Message, frozen=True, kw_only=True):
+    """No rows, and why."""
+
+    ticket: int
+    edge: Edge
+    reason: FetchReason
+    #: NOT_HERE: where the shard runs, by the record of the node that was asked.
+    home: Seat | None = None
+    #: TRIMMED: where the edge starts. FENCED: the epoch that reads now.
+    first: int = 0
+
+
+# --- captures ---------------------------------------------------------------------------------------------------------
 
 
 class Capture(Message, frozen=True, kw_only=True):
@@ -303,24 +321,6 @@ class Pasted(Message, frozen=True, kw_only=True):
 
 
 # --- hand-over from stages ------------------------------------------------------------------------------------------
-
-
-class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The one record that makes a batch count. It names the try (`epoch` of the driver, `attempt` counts its tries) and
-    which rows each edge got by it: a holder that has others must not seal."""
-
-    query: str
-    batch: int
-    epoch: int
-    attempt: int
-    watermark: int
-    #: Where the source stands before and after this batch; from Spark: (its batch id, the next one).
-    offsets: tuple[int, int]
-    late: int = 0
-    #: Spark's own record of the batch's offsets, so that its checkpoint can be made to agree with the ledger.
-    plan: str = ""
-    #: Of every edge of the stage.
-    digests: dict[Edge, Digest] = {}
 
 
 class Deliver(Message, frozen=True, kw_only=True):
@@ -417,18 +417,6 @@ class LedgerState(Message, frozen=True, kw_only=True):
     stage: Asset
     epoch: int
     commit: CommitRecord | None
-
-
-class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
-    """The whole content of a ledger: which driver may write, and the last commit."""
-
-    query: str
-    fence: int
-    commit: CommitRecord | None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return (self.fence, self.commit.batch if self.commit else -1)
 
 
 class LedgerCopy(Message, frozen=True, kw_only=True):

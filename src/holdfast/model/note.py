@@ -3,8 +3,8 @@
 A note (`model/notes.py`) is a class that says
 
     word       what it is called in traces and in the `when` of a fault: "stale-capture" for `StaleCapture`
-    checked    that a rule of the simulator's checker reads it, or that none needs to. There is no default: a note that
-               does not say which fails the checker, and so does one whose rule is gone
+    checked    that a rule reads it (`core/invariants.py`, or the simulator's checker), or that none needs to. There is
+               no default: a note that does not say which fails the checker, and so does one whose rule is gone
     told       how a real node tells it to a person, if it does
 
 Its text (`str`) is a line of a trace: the word, then the fields in their order. Notes change nothing.
@@ -18,7 +18,7 @@ from typing import ClassVar
 import msgspec
 
 from holdfast.model.block import WATERMARK_MAX, Block
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
-from holdfast.model.messages import CommitRecord
 from holdfast.model.note import Note, Told
-from holdfast.model.reasons import BarReason, HandOverReason
+from holdfast.model.parts import CommitRecord
+from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
 
 
 def all_notes() -> list[type[Note]]:
@@ -128,7 +128,7 @@ class Promoted(Note, frozen=True):
 
 
 class Joining(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("joining", "{seat} begins to back up {shard}.")
     shard: Asset
     seat: Seat
@@ -136,7 +136,7 @@ class Joining(Note, frozen=True):
 
 
 class Demoted(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("demoted", "{seat} has handed {shard} over.")
     shard: Asset
     seat: Seat
@@ -144,7 +144,7 @@ class Demoted(Note, frozen=True):
 
 
 class Dropped(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("dropped", "{seat} no longer holds {shard}.")
     shard: Asset
     seat: Seat
@@ -170,7 +170,7 @@ class Failed(Note, frozen=True):
 
 
 class Captured(Note, frozen=True):
-    checked = False
+    checked = True
     shard: Asset
     epoch: int
     round: int
@@ -320,12 +320,50 @@ class Left(Note, frozen=True):
 
 
 class Lapsed(Note, frozen=True):
-    checked = False
+    checked = True
     told = Told("lease-lapsed", "Reader {consumer} of {edge} was silent too long; its rows are given up.")
     shard: Asset
     edge: Edge
     consumer: Consumer
     trimmed: int
+
+
+class Served(Note, frozen=True):
+    """A primary at `epoch` gives these positions to a task; `life` is the epoch of the task's consumer."""
+
+    checked = True
+    shard: Asset
+    edge: Edge
+    span: tuple[int, int]
+    epoch: int
+    consumer: Consumer
+    life: int
+
+
+class Unserved(Note, frozen=True):
+    checked = False
+    told = Told("unserved", "{seat} gives {consumer} no rows of {edge}, positions {span}: {why}.", 5)
+    seat: Seat
+    edge: Edge
+    span: tuple[int, int]
+    consumer: Consumer
+    life: int
+    why: FetchReason
+
+
+class Fetched(Note, frozen=True):
+    """A task has these positions, all of them, from a primary at `epoch`."""
+
+    checked = True
+    consumer: Consumer
+    edge: Edge
+    span: tuple[int, int]
+    epoch: int
+    blocks: tuple[Block, ...]
+
+    def parts(self) -> tuple[object, ...]:
+        rows = sum(len(block.rows) for block in self.blocks)
+        return (self.consumer, self.edge, self.span, f"epoch={self.epoch}", f"rows={rows}")
 
 
 class ReaderLost(Note, frozen=True):

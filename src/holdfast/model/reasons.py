@@ -35,3 +35,20 @@ class BarReason(StrEnum):
     POSITION = "position"
     #: A later program reads under its name.
     FENCED = "fenced"
+
+
+class FetchReason(StrEnum):
+    """Why a fetch gets no rows. `core/errand.py` says what the asker does about each."""
+
+    #: A later driver of the same consumer reads: this one's rows are not wanted.
+    FENCED = "fenced"
+    #: The shard does not run on this node, or only in an epoch older than the asker knows.
+    NOT_HERE = "not here"
+    #: The rows are gone: acknowledged before, or the reader's lease has lapsed.
+    TRIMMED = "trimmed"
+    #: The rows were not made within the time that the asker gave.
+    NOT_YET = "not yet"
+    #: The positions are of another run, or the edge of another pipeline.
+    FOREIGN = "foreign"
+    #: No block begins or ends there.
+    POSITION = "position"

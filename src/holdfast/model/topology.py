@@ -93,10 +93,13 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.producer[edge] in self.stage
 
 
-def layered(*, stages: int, shards: int, tops: int = 0, delay_ns: int = 0, idle_ns: int = 1 << 60) -> Topology:
+def layered(
+    *, stages: int, shards: int, tops: int = 0, delay_ns: int = 0, idle_ns: int = 1 << 60, placed: bool = False
+) -> Topology:
     """The shape most tests use: every stage feeds every shard of a first layer; `tops` shards each read two of them.
 
     Every output edge is read by the sink `r0`, those that a top shard reads too: so that each has its slowest consumer.
+    `placed`: the sink is a stage too, as in every planned pipeline, so that nodes start it and the record fences it.
     """
     names = [f"u{i}" for i in range(shards)]
     first = [
@@ -116,4 +119,6 @@ def layered(*, stages: int, shards: int, tops: int = 0, delay_ns: int = 0, idle_
         for s in range(stages)
     )
     edges = tuple(edge for shard in (*first, *second) for edge in shard.outputs)
+    if placed:
+        feeds = (*feeds, StageSpec(id="r0", shards=(), query="query-r0"))
     return Topology(shards=(*first, *second), stages=feeds, readers=(ReaderSpec(id="r0", edges=edges),))

@@ -359,8 +359,7 @@ class WindowAggregate(StatefulOperator):
         self.state.place(incoming.new, incoming.keys(self.state.map), self.program.identity)
         incoming.write_values()
 
-    def _clear(self) -> None:
-        self.state.clear()
+    def _forget(self) -> None:
         self._dropped_below = NEVER
 
     def _flush(self) -> None:

@@ -161,7 +161,7 @@ class CountWindowAggregate(StatefulOperator):
         heap = self._merge_panes(self._some(keys, rows), starts // pane, size // pane, values)
         result = self._results(self._some(keys, rows), starts, values, heap)
         for k in range(step // pane):  # panes that no later window needs
-            self._forget(self._pane_keys(self._some(keys, rows), starts // pane + k))
+            self._let_go(self._pane_keys(self._some(keys, rows), starts // pane + k))
         return result
 
     def _completed(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -210,7 +210,7 @@ class CountWindowAggregate(StatefulOperator):
         ends = pa.array(starts + self.window.size)
         return pa.Table.from_arrays([pa.array(starts), ends, *key_arrays, *results], schema=self.output_schema)
 
-    def _forget(self, keys: Keys) -> None:
+    def _let_go(self, keys: Keys) -> None:
         rids = self.panes.find(keys)
         self._removed.append(rids[~self.panes.slots.is_fresh(rids)])
         self.panes.remove(rids)
@@ -242,9 +242,7 @@ class CountWindowAggregate(StatefulOperator):
         map_.place(incoming.new, incoming.keys(map_), identity)
         incoming.write_values()
 
-    def _clear(self) -> None:
-        self.counts.clear()
-        self.panes.clear()
+    def _forget(self) -> None:
         self._removed.clear()
 
     def _flush(self) -> None:

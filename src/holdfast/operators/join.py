@@ -544,11 +544,10 @@ class Join(StatefulOperator):
         links = np.ascontiguousarray(incoming.words[:, 0])
         _enter(self.pool.at, side.rows.at, to + 8 * (1 + len(side.map.kinds)), incoming.new, links)
 
-    def _clear(self) -> None:
+    def _forget(self) -> None:
         for side in self.sides:
-            side.map.clear()
-            side.rows.clear()
             side.dropped_below = NEVER
+        self.watermarks = Watermarks(2)
 
     def _flush(self) -> None:
         for side in self.sides:

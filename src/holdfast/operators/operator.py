@@ -90,7 +90,8 @@ class StatefulOperator(ABC):
         """Take records with numbers lower than `below` into this image."""
 
     @abstractmethod
-    def _clear(self) -> None: ...
+    def _forget(self) -> None:
+        """Forget what is known beside the maps: they have just been made."""
 
     @abstractmethod
     def _flush(self) -> None: ...
@@ -250,7 +251,7 @@ class StatefulOperator(ABC):
         self.pool.abandon()
         self.pool = PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
         self._open_maps()
-        self._clear()
+        self._forget()
         self.rows, self.watermark, self.captured, self.scanned = 0, NEVER, -1, END
 
     def _amounts(self, capture: Capture) -> tuple[int, int]:

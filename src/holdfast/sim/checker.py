@@ -4,6 +4,9 @@ one row, once        every block that is sealed, emitted or accepted equals the 
                      positions have no gaps; a batch is sealed only when its commit is on both ledgers
 fencing              one seat is primary per shard and epoch; a consumer never takes rows older than an epoch it
                      knows; one coordinator per term; one record per version; epochs and lives never go back
+fetches              what a fetch gets is all that it asked for and equals the reference; it is served by the primary of
+                     an epoch that is not older than the asker knows, to a consumer that is not fenced; no lease lapses
+                     within its time after a fetch of its guest
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
@@ -12,10 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.core.errand import Errand
+from holdfast.core.invariants import Invariants
+from holdfast.errors import InvariantError
 from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.model.record import Record
 from holdfast.sim.reference import Reference
 from holdfast.sim.world import World
@@ -43,15 +49,19 @@ class Checker:
         self.lives: dict[str, int] = {}
         self.ledgered: dict[Asset, int] = {}
         self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
-        #: Per consumer process, consumer, edge and life of the consumer: the next position, and the newest epoch.
-        self.accepted: dict[tuple[Address, Consumer, Edge, int], tuple[int, int]] = {}
-        self.acked: dict[tuple[Consumer, Edge], int] = {}
+        #: What every process looks at in its own notes, on real nodes too.
+        self.own: dict[Address, Invariants] = {}
+        #: When (by the node's clock) each guest last fetched from each seat.
+        self.served: dict[tuple[Seat, Consumer], int] = {}
         self.count = 0
         #: What reads which note. One that is not in here must say (`checked`) that no rule needs it.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
             notes.Sealed: self._sealed,
             notes.Emitted: self._emitted,
             notes.Accepted: self._accepted,
+            notes.Served: self._served,
+            notes.Fetched: self._fetched,
+            notes.Lapsed: self._lapsed,
             notes.Promoted: self._promoted,
             notes.Decided: self._decided,
             notes.Elected: self._elected,
@@ -60,17 +70,21 @@ class Checker:
             notes.Committed: self._committed,
             notes.Trimmed: self._trimmed,
             notes.Acked: self._acked,
-            notes.ReaderAcked: self._reader_acked,
         }
         world.notices.append(self.on_notes)
 
     def on_notes(self, at_ns: int, source: Address, noted: list[notes.Note]) -> None:
+        own = self.own.setdefault(source, Invariants())
         for note in noted:
+            try:
+                own.on_notes([note])
+            except InvariantError as error:
+                self.fail(error.what, error.detail)
             rule = self.rules.get(type(note))
+            self.count += rule is not None or type(note) in own.rules
             if rule is not None:
-                self.count += 1
                 rule(source, note)
-            elif getattr(note, "checked", True):
+            elif getattr(note, "checked", True) and type(note) not in own.rules:
                 self.fail("an unknown note", f"{note}: no rule reads it, and it does not say that none needs to")
 
     def fail(self, rule: str, detail: str) -> None:
@@ -104,6 +118,12 @@ class Checker:
         if right != block:
             self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
 
+    def _same_bare(self, edge: Edge, block: Block, who: str) -> None:
+        """A reader's blocks: positions and watermarks without rows."""
+        right = self.reference.at[edge].get(block.start)
+        if right is None or (block.end, block.watermark, block.rows) != (right.end, right.watermark, ()):
+            self.fail("wrong positions", f"{who} has {block} on {edge}; the reference has {right}")
+
     def _emitted(self, source: Address, note: notes.Emitted) -> None:
         shard, edge, epoch, block = note.shard, note.edge, note.epoch, note.block
         start = block.start
@@ -119,17 +139,49 @@ class Checker:
 
     def _accepted(self, source: Address, note: notes.Accepted) -> None:
         consumer, edge, epoch, block = note.consumer, note.edge, note.epoch, note.block
-        start = block.start
-        self._same(edge, block, f"{consumer} on {source}")
-        key = (source, consumer, edge, note.life)
-        next_position, newest = self.accepted.get(key, (start, 0))
+        if consumer in self.topology.shard:
+            self._same(edge, block, f"{consumer} on {source}")
+        else:
+            self._same_bare(edge, block, f"{consumer} on {source}")
         process = self.world.processes[name_of(source)]
         known = process.machine.record.places[self.topology.producer[edge]].epoch  # type: ignore[attr-defined]
-        if epoch < max(newest, known):
+        if epoch < known:
             self.fail("rows from a fenced copy", f"{consumer} on {source} took {edge} of epoch {epoch} < {known}")
-        if start != next_position:
-            self.fail("positions have a gap", f"{consumer} on {source}: {edge} {start}, but next is {next_position}")
-        self.accepted[key] = (block.end, epoch)
+
+    # --- fetches
+
+    def _served(self, source: Address, note: notes.Served) -> None:
+        consumer, epoch = note.consumer, note.life
+        who = f"{consumer} (epoch {epoch}) got {note.edge} {note.span} from {source}"
+        if self.primaries.get((note.shard, note.epoch)) != source:
+            self.fail("a stale fetch was served", f"{who}, which is not primary of epoch {note.epoch}")
+        process = self.world.processes[name_of(source)]
+        place = process.machine.record.places.get(consumer)  # type: ignore[attr-defined]
+        if place is not None and epoch < place.epoch:
+            self.fail("a stale fetch was served", f"{who}, which knows it at epoch {place.epoch}")
+        self.served[source, consumer] = process.clock(self.world.now_ns)
+
+    def _fetched(self, source: Address, note: notes.Fetched) -> None:
+        consumer, edge, (start, end), epoch = note.consumer, note.edge, note.span, note.epoch
+        errand: Errand = self.world.processes[source].machine.errand  # type: ignore[attr-defined]
+        if epoch < errand.producer_epoch:
+            self.fail("a stale fetch was served", f"{consumer} took {edge} of epoch {epoch} < {errand.producer_epoch}")
+        at = start
+        for block in note.blocks:
+            if block.start != at:
+                self.fail("a fetch has a gap", f"{consumer}: {edge} {block.start}, but next is {at}")
+            self._same(edge, block, f"a task of {consumer}")
+            at = block.end
+        if at != end:
+            self.fail("a fetch is not what was asked for", f"{consumer}: {edge} [{start}, {end}) ends at {at}")
+
+    def _lapsed(self, source: Address, note: notes.Lapsed) -> None:
+        edge, consumer = note.edge, note.consumer
+        fetched_ns = self.served.get((source, consumer))
+        now_ns = self.world.processes[name_of(source)].clock(self.world.now_ns)
+        if fetched_ns is not None and now_ns - fetched_ns <= self.world.config.lease_ns:
+            ago_ms = (now_ns - fetched_ns) / 1e6
+            self.fail("a lease lapsed while its guest fetched", f"{edge}: {consumer} fetched {ago_ms:.0f} ms ago")
 
     # --- fencing
 
@@ -219,9 +271,3 @@ class Checker:
                 "acknowledged before it is safe",
                 f"{shard} acknowledges {edge} to {position}; its backup is at {copy.holds_to(edge)}",
             )
-
-    def _reader_acked(self, source: Address, note: notes.ReaderAcked) -> None:
-        consumer, edge, position = note.consumer, note.edge, note.position
-        if position < self.acked.get((consumer, edge), 0):
-            self.fail("an offset went back", f"{consumer} {edge}: {position}")
-        self.acked[(consumer, edge)] = position

@@ -31,8 +31,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 def size_of(message: m.Message) -> int:
     """Bytes on the wire: a header, and what grows."""
     kind = type(message)
-    if kind is m.Data:
-        return MESSAGE_BYTES + ROW_BYTES * sum(b.end - b.start for b in message.blocks)  # type: ignore[attr-defined]
+    if kind is m.Data or kind is m.Fetched:
+        return MESSAGE_BYTES + ROW_BYTES * sum(len(b.rows) + 1 for b in message.blocks)  # type: ignore[attr-defined]
     if kind is m.Deliver:
         return MESSAGE_BYTES + ROW_BYTES * sum(map(len, message.parts.values()))  # type: ignore[attr-defined]
     if kind is m.Capture:

@@ -17,7 +17,8 @@ from holdfast.model.ids import Address, Name, is_ledger, name_of
 from holdfast.model.messages import Drain, Message, SetProtection
 from holdfast.model.notes import Note, all_notes
 from holdfast.model.protection import Protection
-from holdfast.sim.spark import SinkQuery, SourceQuery, address_of
+from holdfast.sim.sink import SinkQuery
+from holdfast.sim.spark import SourceQuery, address_of
 from holdfast.sim.world import World
 
 KINDS = {
@@ -37,7 +38,7 @@ KINDS = {
     "crash-stage": "kill -9 of a stage's driver",
     "stall-stage": "a stage's driver freezes `for_ms`; its node takes it for dead, and it wakes up later",
     "crash-reader": "kill -9 of a sink query",
-    "stall-reader": "a sink query freezes `for_ms`",
+    "stall-reader": "a sink query freezes `for_ms`; the node of a placed one takes it for dead, and it wakes up later",
     "drain": "move everything away from the node",
     "protect": "the shards of `operator` are captured every `value` ms from now on",
     "idle": "the stage's source shows no new rows `for_ms`",
@@ -235,7 +236,7 @@ class Injector:
         self.sinks[fault.reader].crash()
 
     def _stall_reader(self, fault: Fault) -> None:
-        self.world.stall(fault.reader, fault.for_ms * MS, clock_stops=True)
+        self.sinks[fault.reader].stall(fault.for_ms * MS)
 
     def _drain(self, fault: Fault) -> None:
         self._tell(Drain(name=fault.node))

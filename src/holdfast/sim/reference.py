@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, shard_block
 from holdfast.model.ids import Asset, Edge
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.model.topology import Topology
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
@@ -77,7 +77,7 @@ def recompute(
     inputs: dict[Asset, list[Row]] = {shard.id: [] for shard in topology.shards}
     for stage in topology.stages:
         watermark = WATERMARK_MIN
-        for commit in commits[stage.id]:
+        for commit in commits.get(stage.id, ()):
             for row in sources[stage.id][slice(*commit.offsets)]:
                 if row[1] < watermark:
                     late += 1

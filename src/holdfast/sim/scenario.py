@@ -12,6 +12,10 @@
     period_ns = 200_000_000
     [run]                       # any number of `holdfast.sim.simulation.Setup`
     safety_ms = 2000
+    [[look]]                    # see `holdfast.sim.sink.Look`
+    id = "b0"
+    edges = ["u0.0"]
+    at_ms = 500
     [[fault]]                   # see `holdfast.sim.faults.KINDS`
     kind = "crash"
     node = "n1"
@@ -34,8 +38,9 @@ from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
+from holdfast.sim.sink import Look
 
-_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader", "shows"}
+_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader", "look", "shows"}
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Setup:
@@ -58,6 +63,7 @@ def parse_scenario(text: str, name: str = "scenario") -> Setup:
             topology=topology,
             config=_config(**data.get("config", {})),
             costs=Costs(**data.get("costs", {})),
+            looks=tuple(msgspec.convert(look, Look) for look in data.get("look", ())),
             faults=tuple(Fault(**fault) for fault in data.get("fault", ())),
             **data.get("run", {}),
         )

@@ -25,7 +25,8 @@ from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault, Injector
 from holdfast.sim.process import Process
 from holdfast.sim.reference import recompute
-from holdfast.sim.spark import RowSource, SinkQuery, SourceQuery
+from holdfast.sim.sink import Look, LookQuery, SinkQuery
+from holdfast.sim.spark import RowSource, SourceQuery
 from holdfast.sim.story import Trace
 from holdfast.sim.world import World
 
@@ -38,6 +39,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology
     spares: int = 0
     faults: tuple[Fault, ...] = ()
+    #: What `spark.read` of a guest looks at, and when.
+    looks: tuple[Look, ...] = ()
     config: Config = Config()
     costs: Costs = Costs()
     #: Length of the safety phase, and how long recovery may take after it.
@@ -126,6 +129,7 @@ class Simulation:
                 seed=setup.seed,
             )
             for stage in setup.topology.stages
+            if stage.shards
         }
         self.sinks = {
             reader.id: SinkQuery(
@@ -133,11 +137,14 @@ class Simulation:
             )
             for reader in setup.topology.readers
         }
+        self.looks = [LookQuery(self.world, look) for look in setup.looks]
         self.injector = Injector(self.world, self.sources, self.sinks, self._log_fault)
         self.world.on_effect = self._on_effect
 
     def _on_effect(self, process: Process, effect: Effect) -> None:
-        self.sources[effect.stage].on_effect(process, effect)  # type: ignore[union-attr]
+        stage = effect.stage  # type: ignore[union-attr]
+        query = self.sources.get(stage) or self.sinks[stage]
+        query.on_effect(process, effect)
 
     def _log_fault(self, at_ns: int, fault: Fault) -> None:
         if self.trace is not None:
@@ -186,10 +193,17 @@ class Simulation:
         world = self.world
         for name in world.names[: self.setup.nodes]:
             world.start_node(name)
-        for i, sink in enumerate(self.sinks.values()):
-            sink.boot(world.names[i % self.setup.nodes])
+        self.boot_sinks()
+        for look in self.looks:
+            look.plan()
         self.injector.plan(self.setup.faults)
         world.run(self.setup.safety_ms * MS)
+
+    def boot_sinks(self) -> None:
+        """Start those that no node starts."""
+        for i, sink in enumerate(self.sinks.values()):
+            if not sink.placed:
+                sink.boot(self.world.names[i % self.setup.nodes])
 
     def run_liveness(self) -> bool:
         """Heal everything; then all must come right. False if the promise was left."""
@@ -234,6 +248,8 @@ class Simulation:
             return False
         if not self._is_protected():
             return False
+        if any(not look.done for look in self.looks):
+            return False
         return all(not self._missing(sink, edge) for sink in self.sinks.values() for edge in sink.spec.edges)
 
     def _is_protected(self) -> bool:
@@ -255,7 +271,8 @@ class Simulation:
     def _what_is_missing(self) -> str:
         open_stages = [name for name, query in self.sources.items() if not query.finished]
         open_edges = [f"{s.spec.id}:{e}" for s in self.sinks.values() for e in s.spec.edges if self._missing(s, e)]
-        return f"stages {open_stages}, edges {open_edges}, protected {self._is_protected()}"
+        open_looks = [look.look.id for look in self.looks if not look.done]
+        return f"stages {open_stages}, edges {open_edges}, looks {open_looks}, protected {self._is_protected()}"
 
     def _check_end(self) -> None:
         """Sinks equal the reference; the reference equals one batch computation over the sources' rows."""
@@ -267,8 +284,8 @@ class Simulation:
             self.checker.fail("late rows are miscounted", f"{recorded} recorded, {late} found")
         for sink in self.sinks.values():
             for edge in sink.spec.edges:
-                held = sink.blocks(edge)
-                if not sink.spec.leased and held != self.checker.reference.blocks[edge]:
+                held = [row for block in sink.blocks(edge) for row in block.rows]
+                if not sink.spec.leased and held != self.checker.reference.rows(edge):
                     self.checker.fail("the sink is not the reference", f"{sink.spec.id} {edge}")
         for edge, expected in right.items():
             if sorted(self.checker.reference.rows(edge)) != sorted(expected):

@@ -3,20 +3,19 @@
 The durable part of a query (its checkpoint directory and what its sink holds) outlives every process; the running
 part can die between any two steps, because each step is an event of its own. A re-run takes the planned offsets
 again, and its rows come in another order.
-A sink is idempotent by batch id. The source's `commit` comes when the *next* batch is planned, as in Spark.
+Queries that read edges are in sink.py.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from holdfast.core.reader import Reader
 from holdfast.core.ready import BatchDone, ChildDied, Effect, Opened, StageFailed, StartStage, StopStage
 from holdfast.core.stage import Phase, RunBatch, StageDriver
-from holdfast.model.block import WATERMARK_MIN, Block, Row
+from holdfast.model.block import WATERMARK_MIN, Row
 from holdfast.model.config import MS
-from holdfast.model.ids import Address, Edge, Name, driver_of, stage_edge
-from holdfast.model.topology import ReaderSpec, StageSpec
+from holdfast.model.ids import Address, Edge, driver_of, stage_edge
+from holdfast.model.topology import StageSpec
 from holdfast.sim.process import Process
 from holdfast.sim.world import World
 
@@ -73,7 +72,7 @@ class SourceQuery:
         elif isinstance(effect, Opened):
             self._on_opened(process, effect)
         elif isinstance(effect, BatchDone):
-            self._later(process, 10 * MS, lambda: self._commit(process, effect.batch))
+            self.world.later(process, 10 * MS, lambda: self._commit(process, effect.batch))
         elif isinstance(effect, StageFailed):
             self.world.crash(process.address)
 
@@ -90,19 +89,6 @@ class SourceQuery:
         self.process = process
         self.world.add(process)
 
-    def _later(self, process: Process, after_ns: int, action) -> None:
-        """The next step of this driver, unless it dies before; a stalled one does it when it wakes."""
-
-        def step() -> None:
-            if not process.alive:
-                return
-            if process.stalled_ns > self.world.now_ns:
-                self.world.call(process.stalled_ns - self.world.now_ns, step)
-                return
-            action()
-
-        self.world.call(after_ns, step)
-
     def _on_opened(self, process: Process, effect: Opened) -> None:
         """Make the checkpoint agree with the ledger: the ledger is the truth."""
         commit = effect.commit
@@ -111,7 +97,7 @@ class SourceQuery:
             self.start_offset = commit.offsets[1]
             self.planned = {b: p for b, p in self.planned.items() if b > commit.batch}
         run = DriverLife(commit.batch, commit.offsets[1]) if commit is not None else DriverLife(-1, 0)
-        self._later(process, 0, lambda: self._plan(process, run))
+        self.world.later(process, 0, lambda: self._plan(process, run))
 
     def _plan(self, process: Process, run: DriverLife) -> None:
         """Write the offsets of the next batch ahead, or find them written. An overtaken driver plans its own."""
@@ -125,7 +111,7 @@ class SourceQuery:
             if batch > self.committed:
                 self.planned[batch] = offsets
         run.offsets = offsets
-        self._later(process, 10 * MS, lambda: self._run(process, run))
+        self.world.later(process, 10 * MS, lambda: self._run(process, run))
 
     def _run(self, process: Process, run: DriverLife) -> None:
         driver = process.machine
@@ -144,7 +130,7 @@ class SourceQuery:
             late=len(rows) - len(on_time),
             final=final,
         )
-        self._later(process, 20 * MS, lambda: self._feed(process, event))
+        self.world.later(process, 20 * MS, lambda: self._feed(process, event))
 
     def _feed(self, process: Process, event: RunBatch) -> None:
         driver = process.machine
@@ -164,112 +150,20 @@ class SourceQuery:
         if self.planned.pop(batch, None) is not None:
             self.committed, self.start_offset = batch, run.start
             self.finished = self.finished or run.offsets[2]
-        self._later(process, self.trigger_ns, lambda: self._plan(process, run))
+        self.world.later(process, self.trigger_ns, lambda: self._plan(process, run))
 
     def lose_driver(self, node_notices_after_ns: int) -> None:
         """The driver is dead or deaf: its node notices, and reports it."""
         process = self.process
-        if process is None:
-            return
-        driver = process.machine
-        node = self.world.processes.get(process.host)
-        if isinstance(driver, StageDriver) and node is not None:
-            event = ChildDied(self.spec.id, driver.epoch)
-            self.world.call(node_notices_after_ns, lambda: self.world.feed_if_alive(node, event))
+        if process is not None and isinstance(process.machine, StageDriver):
+            report_dead(self.world, process, ChildDied(self.spec.id, process.machine.epoch), node_notices_after_ns)
 
 
-class SinkQuery:
-    """A Spark query that reads edges into a sink. Restarts by itself, from its checkpoint."""
-
-    def __init__(self, world: World, spec: ReaderSpec, *, trigger_ns: int, restart_ns: int) -> None:
-        self.world = world
-        self.spec = spec
-        self.trigger_ns = trigger_ns
-        self.restart_ns = restart_ns
-        self.planned: dict[int, dict[Edge, int]] = {}
-        self.committed = -1
-        self.start: dict[Edge, int] = dict.fromkeys(spec.edges, 0)
-        #: What the sink holds: batch id -> blocks per edge. Writing a batch twice replaces it.
-        self.held: dict[int, dict[Edge, list[Block]]] = {}
-        self.lives = 0
-        self.process: Process | None = None
-        self.failed = ""
-
-    def boot(self, record_from: Name) -> None:
-        self.lives += 1
-        node = self.world.node(record_from)
-        record = node.record if node is not None and node.record.version else self.world.first
-        reader = Reader(
-            self.spec, self.lives, self.world.topology, self.world.config, record, self.start, self.world.now_ns
-        )
-        self.process = Process(self.spec.id, self.spec.id, reader, None)
-        self.world.add(self.process)
-        self._later(self.process, self.trigger_ns, self._plan)
-
-    def crash(self) -> None:
-        if self.process is None or not self.process.alive:
-            return
-        self.world.crash(self.process.address)
-        self.world.call(self.restart_ns, lambda: self.boot(self.world.names[self.lives % len(self.world.names)]))
-
-    def _later(self, process: Process, after_ns: int, action) -> None:
-        def step() -> None:
-            if not process.alive:
-                return
-            if process.stalled_ns > self.world.now_ns:
-                self.world.call(process.stalled_ns - self.world.now_ns, step)
-                return
-            action(process)
-
-        self.world.call(after_ns, step)
-
-    def _plan(self, process: Process) -> None:
-        reader = process.machine
-        if not isinstance(reader, Reader):
-            return
-        if reader.lost:
-            self.failed = f"rows are gone: {reader.lost}"
-            return
-        if reader.barred:
-            self.failed = f"turned away: {reader.barred}"
-            return
-        batch = self.committed + 1
-        if batch not in self.planned:
-            latest = reader.latest()
-            if latest == self.start:
-                # Spark would not call `commit` before the next batch; the stage's process reads the commit log instead.
-                self.world.do(process, reader.commit(self.start, process.clock(self.world.now_ns)))
-                self._later(process, self.trigger_ns, self._plan)
-                return
-            self.planned[batch] = latest
-            self.world.do(process, reader.commit(self.start, process.clock(self.world.now_ns)))
-        self._later(process, 5 * MS, lambda p: self._read(p, batch))
-
-    def _read(self, process: Process, batch: int) -> None:
-        """Wait for the rows; then write them, all at once."""
-        reader = process.machine
-        if not isinstance(reader, Reader):
-            return
-        found: dict[Edge, list[Block]] = {}
-        for edge, end in self.planned[batch].items():
-            blocks = reader.read(edge, self.start[edge], end)
-            if blocks is None:
-                self._later(process, 20 * MS, lambda p: self._read(p, batch))
-                return
-            found[edge] = blocks
-        self._later(process, 5 * MS, lambda p: self._write(p, batch, found))
-
-    def _write(self, process: Process, batch: int, found: dict[Edge, list[Block]]) -> None:
-        self.held[batch] = found
-        self._later(process, 5 * MS, lambda p: self._commit(p, batch))
-
-    def _commit(self, process: Process, batch: int) -> None:
-        self.start = self.planned.pop(batch)
-        self.committed = batch
-        self._later(process, self.trigger_ns, self._plan)
-
-    def blocks(self, edge: Edge) -> list[Block]:
-        return [block for batch in sorted(self.held) for block in self.held[batch].get(edge, ())]
+def report_dead(world: World, child: Process, event: ChildDied, after_ns: int) -> None:
+    """The node that runs a child finds it dead or silent."""
+    node = world.processes.get(child.host)
+    if node is not None:
+        world.call(after_ns, lambda: world.feed_if_alive(node, event))
 
 
 def address_of(query: SourceQuery) -> Address | None:

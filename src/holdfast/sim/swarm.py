@@ -14,6 +14,7 @@ from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
+from holdfast.sim.sink import Look
 
 #: Kinds a schedule may draw; what a crash leaves behind is brought back by a restart drawn with it.
 SWARM = (
@@ -32,6 +33,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     if rng.random() < 0.6:
         drawn.extend(kind for kind in ("crash", "crash", "stall", "cut", "crash-stage") if kind in kinds)
     safety_ms = rng.randrange(1_500, 3_000)
+    looks = _looks(rng, topology, safety_ms)
     faults: list[Fault] = []
     for _ in range(rng.randrange(2, 9)):
         faults.extend(_fault(rng, rng.choice(drawn), nodes, topology, safety_ms))
@@ -56,6 +58,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         nodes=nodes,
         spares=rng.choice((0, 0, 0, 1)),
         topology=topology,
+        looks=looks,
         faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
         config=config,
         safety_ms=safety_ms,
@@ -89,11 +92,21 @@ def _topology(rng: Random, shards: int) -> Topology:
         tops=rng.choice((0, 0, 1, 2)) if shards > 1 else 0,
         delay_ns=rng.choice((0, 50, 200)) * MS,
         idle_ns=rng.choice((200, 600)) * MS,
+        placed=rng.random() < 0.5,
     )
     if rng.random() < 0.15:
         guest = ReaderSpec(id="g0", edges=(shape.shards[0].outputs[0],), leased=True)
         return Topology(shards=shape.shards, stages=shape.stages, readers=(*shape.readers, guest))
     return shape
+
+
+def _looks(rng: Random, topology: Topology, safety_ms: int) -> tuple[Look, ...]:
+    if rng.random() < 0.7:
+        return ()
+    edges = [edge for shard in topology.shards for edge in shard.outputs]
+    chosen = tuple(sorted(rng.sample(edges, rng.randrange(1, len(edges) + 1))))
+    at_ms, pause_ms = rng.randrange(300, safety_ms), rng.choice((20, 150, 250))
+    return (Look(id="b0", edges=chosen, at_ms=at_ms, pause_ms=pause_ms),)
 
 
 #: Between which steps a driver, or a node, dies: at the first note of this kind after the drawn time.
@@ -122,7 +135,7 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
     for_ms = rng.choice((30, 150, 400, 700))
     node = f"n{rng.randrange(nodes)}"
     other = f"n{rng.randrange(nodes)}"
-    stage = rng.choice(topology.stages).id
+    stage = rng.choice([stage.id for stage in topology.stages if stage.shards])
     reader = rng.choice(topology.readers).id
     match kind:
         case "crash":

@@ -16,7 +16,8 @@ from holdfast.core.ready import TICK, DiskFull, Effect, Idle, Ready, Received, S
 from holdfast.model import found
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Name, life_of, name_of
-from holdfast.model.messages import Message
+from holdfast.model.messages import Fetch, FetchRefused, Message
+from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import ShardSpec, Topology
 from holdfast.sim.costs import Costs
@@ -108,6 +109,12 @@ class World:
         self.processes[process.address] = process
         self._wake(process, self.now_ns)
 
+    def end(self, process: Process) -> None:
+        """A process has done what it was there for: nobody will speak to it again."""
+        process.alive = False
+        if self.processes.get(process.address) is process:
+            del self.processes[process.address]
+
     def crash(self, address: Address) -> None:
         """kill -9: memory and unsynced writes are gone; on a node, the drivers it runs too."""
         process = self.processes.get(address)
@@ -154,6 +161,19 @@ class World:
     def call(self, after_ns: int, action: Callable[[], None]) -> None:
         """Do something later that belongs to no process (faults, modelled Spark, observers)."""
         self._push(self.now_ns + after_ns, _CALL, None, action)
+
+    def later(self, process: Process, after_ns: int, action: Callable[[], None]) -> None:
+        """The next step of what runs in a process, unless that dies before; a stalled one does it when it wakes."""
+
+        def step() -> None:
+            if not process.alive:
+                return
+            if process.stalled_ns > self.now_ns:
+                self.call(process.stalled_ns - self.now_ns, step)
+                return
+            action()
+
+        self.call(after_ns, step)
 
     def _wake(self, process: Process, at_ns: int) -> None:
         process.wake_token += 1
@@ -204,6 +224,7 @@ class World:
         source, target, message = payload
         process = self.route(target)
         if process is None:
+            self._nobody_listens(source, target, message)
             return
         free_ns = max(process.stalled_ns, process.busy_ns)
         if free_ns > self.now_ns or process.backlog:
@@ -212,6 +233,12 @@ class World:
             process.backlog.append((source, message))
             return
         self.feed(process, Received(source, message))
+
+    def _nobody_listens(self, source: Address, target: Address, message: Message) -> None:
+        """A task finds its connection refused: the carrier of its fetch says so, as on real nodes."""
+        if self.resets and isinstance(message, Fetch):
+            refused = FetchRefused(ticket=message.ticket, edge=message.edge, reason=FetchReason.NOT_HERE)
+            self._push(self.now_ns + self.costs.latency_ns, _MESSAGE, None, (target, source, refused))
 
     def _on_backlog(self, process: Process) -> None:
         if not process.alive:

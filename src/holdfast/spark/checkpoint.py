@@ -23,7 +23,7 @@ import uuid
 from pathlib import Path
 
 from holdfast.errors import ConfigError
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 
 _COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
 _NAMESPACE = uuid.UUID("6f1c27d4-90a5-4d2b-8c1e-6d8f5a1f7f43")

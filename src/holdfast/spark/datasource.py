@@ -54,9 +54,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.core.reader import Reader
+from holdfast.core.reader import Piece, Reader, rows_of
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.ids import Edge, maker_of, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.reasons import BarReason
@@ -65,7 +65,7 @@ from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.spark.connect import WAIT_S, Run, Target, let_go, plan_of, port_of, run_of
-from holdfast.spark.fetch import Gone, Order, Piece, fetch
+from holdfast.spark.fetch import Gone, Order, fetch
 from holdfast.spark.hand_over import ask_config, ask_record
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
@@ -82,8 +82,6 @@ HOLD_S_MAX = 60.0
 RUN = "run"
 
 Offset = dict[Edge, list[int]]
-#: Edge, start, end, rows.
-Span = tuple[Edge, int, int, int]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,13 +205,13 @@ class HoldfastReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         follower, start, end = hold(self.settings, self.plan)
         try:
-            wanted, record = follower.between(start, end), follower.record()
+            wanted, record = follower.pieces(start, end), follower.record()
         finally:
             follower.close()
-        idle = set(start) - {edge for edge, *_ in wanted}
+        idle = set(start) - {piece.edge for piece in wanted}
         if idle:
             let_go(self.settings.run, self.settings.consumer, idle)
-        return orders(self.settings, wanted, record, self.plan.query, last=True) if wanted else []
+        return orders(self.settings, wanted, record, self.plan.topology.query, last=True) if wanted else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
@@ -265,32 +263,28 @@ def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edg
     """What the primaries of a record say; and why one does not."""
     found: dict[Edge, tuple[int, int]] = {}
     trouble = ""
-    shards = {maker_of(e) for e in edges}
-    for name in sorted({name_of(record.places[shard].primary or "") for shard in shards} - {""}):
+    homes = {name_of(record.places[maker_of(edge)].primary or "") for edge in edges} - {""}
+    for name in sorted(homes):
         try:
-            held = peer.call(name, "status")["shards"]
+            held = peer.caller.edges(name)
         except HoldfastError as error:  # it has just died, and the record does not know yet
             trouble = str(error)
             continue
-        for shard in shards & set(held):
-            if held[shard]["role"] == "primary":
-                outputs = held[shard]["outputs"].items()
-                found.update((e, (o["trimmed"], o["next"])) for e, o in outputs if e in edges)
+        found |= {edge: (at.trimmed, at.next) for edge, at in held.items() if edge in edges}
     return found, trouble
 
 
-def orders(settings: Options, wanted: list[Span], record: Record, query: str, *, last: bool = False) -> list[Pieces]:
-    """(edge, start, end, rows) dealt out to tasks: few if there is little to read."""
-    wanted = [w for w in wanted if w[1] < w[2]]
-    rows = sum(w[3] for w in wanted)
+def orders(settings: Options, wanted: list[Piece], record: Record, query: str, *, last: bool = False) -> list[Pieces]:
+    """Pieces dealt out to tasks: few tasks if there is little to read."""
+    rows = sum(piece.rows for piece in wanted)
     count = max(1, min(len(wanted), settings.parallelism, -(-rows // TASK_ROWS_MIN)))
     hands: list[list[Piece]] = [[] for _ in range(count)]
     load = [0] * count
-    for edge, start, end, edge_rows in sorted(wanted, key=lambda w: -w[3]):
+    for piece in sorted(wanted, key=lambda piece: -piece.rows):
         least = load.index(min(load))
-        load[least] += edge_rows
-        hands[least].append(Piece(edge=edge, shard=maker_of(edge), start=start, end=end))
-    homes = {shard: name_of(p.primary) for shard, p in record.places.items() if p.primary and not p.is_stage}
+        load[least] += piece.rows
+        hands[least].append(piece)
+    places = record.places
     return [
         Pieces(
             Order(
@@ -299,7 +293,8 @@ def orders(settings: Options, wanted: list[Span], record: Record, query: str, *,
                 epoch=settings.epoch,
                 query=query,
                 pieces=tuple(hand),
-                homes={piece.shard: homes[piece.shard] for piece in hand if piece.shard in homes},
+                homes={piece.shard: name_of(places[piece.shard].primary or "") for piece in hand},
+                epochs={piece.shard: places[piece.shard].epoch for piece in hand},
                 version=record.version,
                 last=last,
             )
@@ -382,7 +377,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:
         first, last = self._own(start), self._own(end)
         follower = self.follower(first)
-        return orders(self.settings, follower.between(first, last), follower.record(), self.plan.query)
+        return orders(self.settings, follower.pieces(first, last), follower.record(), self.plan.topology.query)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
@@ -420,7 +415,6 @@ class Follower:
             record,
             positions,
             time.monotonic_ns(),
-            bare=True,
         )
         self._loop = MachineLoop(machine, self.peer.send, on_step=self._stepped, name=self.peer.address)
         self._seen: dict[Edge, int] = {}
@@ -503,21 +497,10 @@ class Follower:
             )
         return found, rows
 
-    def between(self, start: Offset, end: Offset) -> list[Span]:
-        """(edge, start, end, rows): only what has rows, as far as this process knows."""
-
-        def look(reader: Reader, now_ns: int) -> list[Span]:
-            found = []
-            for edge, (last, _) in end.items():
-                first = start[edge][0]
-                known = [b for b in reader.buffers.get(edge, ()) if first <= b.start and b.end <= last]
-                whole = bool(known) and known[0].start == first and known[-1].end == last
-                rows = sum(map(rows_of, known)) if whole else last - first
-                if rows:
-                    found.append((edge, first, last, rows))
-            return found
-
-        return self._ask(look)
+    def pieces(self, start: Offset, end: Offset) -> list[Piece]:
+        """What tasks must fetch."""
+        first, last = ({edge: position for edge, (position, _) in offset.items()} for offset in (start, end))
+        return self._ask(lambda reader, now_ns: reader.pieces(first, last))
 
     def record(self) -> Record:
         return self._ask(lambda reader, now_ns: reader.record)
@@ -535,11 +518,6 @@ def _of_another_run(detail: str) -> HoldfastError:
         hint="Positions start at 0 in every run. Remove the query's checkpoint (checkpointLocation), or use a new "
         "one, to read this run from what is retained.",
     )
-
-
-def rows_of(block: Block) -> int:
-    """Rows of a block of a shard: all elements but its watermark."""
-    return block.end - block.start - 1
 
 
 def _silent(event: str, **fields: Any) -> None:

@@ -1,8 +1,7 @@
-"""Rows of an edge, fetched by a task from whoever is primary now.
+"""Rows of an edge for a Spark task: the core's `Errand` decides whom to ask and when; here its messages are carried.
 
-A node's death must never end a query: a fetch follows the placement record and waits for the new primary. It gives up
-after a limit, and says what it waited for; and at once if it is fenced, since then another driver of the same query
-runs and this one's rows are not wanted.
+A `Fetch` is a ticket of Flight, a `Pull` the action `record`, asked of all nodes at once. Both block, so the errand's
+clock is looked at between them, and each has the limit that the errand gives it.
 """
 
 from __future__ import annotations
@@ -14,28 +13,24 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from holdfast.core.errand import LIMITS, Errand, Limits
+from holdfast.core.reader import Piece
+from holdfast.core.ready import TICK, Ready, Received
 from holdfast.errors import HoldfastError
-from holdfast.model.ids import Edge, Name, name_of
+from holdfast.model.block import Block
+from holdfast.model.ids import Name
+from holdfast.model.messages import Fetch, Fetched, FetchRefused, Message, Push
+from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record
-from holdfast.runtime.net.transport import Caller, told_error
+from holdfast.runtime.net.refusal import FetchError
+from holdfast.runtime.net.rows import ArrowRows, batches_of
+from holdfast.runtime.net.transport import Caller
 from holdfast.spark.connect import Run, caller_of
 
-FETCH_S_MAX = 120.0
-#: How long a node may keep one fetch waiting for rows that its shard has yet to make again.
-NODE_WAIT_S = 2.0
-#: A node that hangs answers nothing and refuses nothing: so long it is waited for at first, twice as long then.
-PATIENCE_S = 4.0
+#: How long all nodes are asked for a newer record.
+LOOK_S_MAX = 1.0
 #: The newest record this process knows, by run; what a task was told may be older.
 _records: dict[bytes, Record] = {}
-
-
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Elements [start, end) of an edge, for one consumer."""
-
-    edge: Edge
-    shard: str
-    start: int
-    end: int
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +43,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     #: Who was primary of each shard when this was planned, by which record.
     homes: dict[str, Name]
     version: int
+    #: The epoch of each shard by that record: an older copy's rows are not wanted.
+    epochs: dict[str, int] = {}
     #: The run that the positions are of: another one's nodes may listen there by now.
     query: str = ""
     #: Nobody reads on from here: the lease is let go of when everything was fetched.
@@ -58,61 +55,87 @@ class Gone(HoldfastError):
     """Fenced, or the rows are gone: waiting does not help."""
 
 
-def fetch(order: Order, piece: Piece, limit_s: float = FETCH_S_MAX) -> list[pa.RecordBatch]:
+def fetch(order: Order, piece: Piece, limits: Limits = LIMITS) -> list[pa.RecordBatch]:
     """All batches of a piece. Whole or not at all, so that a retry never doubles a row."""
     raw = msgspec.json.encode(order.run)
-    caller = caller_of(raw, f"{order.consumer}.task")
-    ticket = {
-        "edge": piece.edge,
-        "start": piece.start,
-        "end": piece.end,
-        "consumer": order.consumer,
-        "epoch": order.epoch,
-        "query": order.query,
-        "wait_s": NODE_WAIT_S,
-    }
-    until = time.monotonic() + limit_s
-    patience_s, trouble = PATIENCE_S, f"shard {piece.shard} has no primary"
-    home = _home(order, raw, piece.shard)
-    while True:
-        if home:
-            try:
-                stream = caller.fetch(home, ticket, timeout=patience_s)
-                return [chunk.data for chunk in stream if chunk.data is not None and chunk.data.num_rows]
-            except (HoldfastError, pa.ArrowException, OSError) as error:
-                told = error if isinstance(error, HoldfastError) else told_error(error, home)
-                if told.what.startswith(("fenced", "trimmed", "foreign")):
-                    raise Gone(told.what, detail=told.detail, hint=told.hint) from error
-                trouble = f"{told.what} {told.detail}"
-                if isinstance(error.__cause__ or error, flight.FlightTimedOutError):  # a large piece, or a slow way
-                    patience_s = max(PATIENCE_S, min(2 * patience_s, until - time.monotonic()))
-        if time.monotonic() > until:
-            raise HoldfastError(
-                f"rows of {piece.edge} did not come within {limit_s:g} s",
-                detail=f"Positions {piece.start} to {piece.end} for {order.consumer}: {trouble}",
-                hint="`holdfast status` says which nodes are up.",
-            )
-        before = home
-        _look_again(caller, raw)
-        home = _home(order, raw, piece.shard)
-        time.sleep(0.02 if home != before else 0.1)
+    carrier = _Carrier(raw, caller_of(raw, f"{order.consumer}.task"))
+    errand = _errand(order, piece, raw, limits)
+    event: Received | None = None
+    while not errand.over:
+        ready = errand.step(event or TICK, time.monotonic_ns())
+        event = carrier.carry(ready, errand)
+        if event is None and not errand.over:
+            time.sleep(max(0.0, (ready.wake_ns - time.monotonic_ns()) / 1e9))
+    if errand.gone is not None:
+        error = FetchError(errand.gone, errand.asked)
+        raise Gone(error.what, detail=error.detail, hint=error.hint)
+    if errand.answer is None:
+        raise HoldfastError(
+            f"rows of {piece.edge} did not come within {limits.limit_ns / 1e9:g} s",
+            detail=f"Positions {piece.start} to {piece.end} for {order.consumer}: {carrier.trouble}",
+            hint="`holdfast status` says which nodes are up.",
+        )
+    return [batch for block in errand.answer.blocks for batch in batches_of(block.rows)]
 
 
-def _home(order: Order, raw: bytes, shard: str) -> Name:
-    """Who is primary of a shard, by the newest record that this process knows."""
-    record = _records.get(raw)
-    if record is None or record.version <= order.version:
-        return order.homes.get(shard, "")
-    place = record.places.get(shard)
-    return name_of(place.primary) if place is not None and place.primary else ""
-
-
-def _look_again(caller: Caller, raw: bytes) -> None:
-    """Is there a newer record? Nodes that hang are not waited for if another knows one."""
+def _errand(order: Order, piece: Piece, raw: bytes, limits: Limits) -> Errand:
+    asked = Fetch(
+        ticket=0,
+        edge=piece.edge,
+        start=piece.start,
+        end=piece.end,
+        consumer=order.consumer,
+        epoch=order.epoch,
+        producer_epoch=order.epochs.get(piece.shard, 0),
+        query=order.query,
+    )
+    home, now_ns = order.homes.get(piece.shard, ""), time.monotonic_ns()
+    errand = Errand(asked, piece.shard, home, order.version, tuple(order.run.names), limits, now_ns)
     known = _records.get(raw)
-    for _, answer in caller.call_all("record", timeout=1.0):
-        with contextlib.suppress(msgspec.MsgspecError):
-            found = msgspec.msgpack.decode(answer, type=Record) if isinstance(answer, bytes) else None
-            if found is not None and (known is None or found.version > known.version):
-                _records[raw] = found
-                return
+    if known is not None:
+        errand.learn(known)
+    return errand
+
+
+class _Carrier:
+    """Does what an errand wants sent, and brings back what was answered."""
+
+    def __init__(self, raw: bytes, caller: Caller) -> None:
+        self.raw = raw
+        self.caller = caller
+        self.trouble = "the shard has no primary"
+
+    def carry(self, ready: Ready, errand: Errand) -> Received | None:
+        """The answer to what was sent; None: nobody has one, and the errand's timer goes on."""
+        for target, message in ready.send:
+            if isinstance(message, Fetch):
+                answer = self._fetch(target, message, errand)
+                return Received(target, answer) if answer is not None else None
+        return self._look(errand.version) if ready.send else None
+
+    def _fetch(self, home: Name, asked: Fetch, errand: Errand) -> Message | None:
+        timeout_s = max(0.001, (errand.due_ns - time.monotonic_ns()) / 1e9)
+        try:
+            table = self.caller.fetch(home, asked, timeout=timeout_s)
+        except FetchError as error:
+            self.trouble = f"{error.what} {error.detail}"
+            return error.refusal
+        except HoldfastError as error:
+            self.trouble = f"{error.what} {error.detail}"
+            if isinstance(error.__cause__, flight.FlightTimedOutError):
+                return None  # the errand's patience has passed, too
+            return FetchRefused(ticket=asked.ticket, edge=asked.edge, reason=FetchReason.NOT_HERE)  # nobody listens
+        rows = ArrowRows.of(table)
+        # of the watermarks inside only the reader's machine knows: a task wants the rows
+        whole = Block(asked.start, asked.end, rows, 0)
+        return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=errand.producer_epoch, blocks=(whole,))
+
+    def _look(self, version: int) -> Received | None:
+        """Is there a newer record? Nodes that hang are not waited for if another knows one."""
+        for name, answer in self.caller.call_all("record", timeout=LOOK_S_MAX):
+            with contextlib.suppress(msgspec.MsgspecError):
+                found = msgspec.msgpack.decode(answer, type=Record) if isinstance(answer, bytes) else None
+                if found is not None and found.version > version:
+                    _records[self.raw] = found
+                    return Received(name, Push(record=found))
+        return None

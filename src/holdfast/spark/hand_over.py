@@ -21,7 +21,7 @@ from holdfast.core.stage import Phase, RunBatch, StageDriver
 from holdfast.errors import HoldfastError
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Name, driver_of
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import NEVER_US, Plan, to_core
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.spark.leftovers import check_late
 
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import Asset
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import to_micros
 from holdfast.model.reasons import HandOverReason
 from holdfast.runtime.net.transport import Caller
@@ -214,10 +214,9 @@ def fence_of(run: Run, stage: Asset) -> int:
     try:
         for name in run.names:
             try:
-                ledger = caller.call(name, "status", timeout=5.0).get("ledgers", {}).get(stage)
+                found = max(found, int(caller.call(name, "fences", timeout=5.0).get(stage, 0)))
             except HoldfastError:
                 continue
-            found = max(found, int(ledger["fence"]) if ledger else 0)
     finally:
         caller.close()
     return found

@@ -46,6 +46,7 @@ from holdfast.state.index import (
     LOW4,
     ONES,
     SLOTS,
+    bucket_at,
     find_rid,
     hash_record,
     home_of,
@@ -58,6 +59,7 @@ from holdfast.state.index import (
     rebuild_directory,
     reset_index,
     rid_at,
+    root_of,
     same_key,
     tag_at,
     tag_of,
@@ -66,7 +68,19 @@ from holdfast.state.index import (
 from holdfast.state.intrinsics import address, load, prefetch, store, trailing_zeros, zero_words
 from holdfast.state.keys import K_HASHES, K_NULLS, K_ROWS, K_WORDS, VAR0, VAR1, Keys, hash_of
 from holdfast.state.pages import PagePool
-from holdfast.state.pagetable import ABSENT, FAULT, HEADER_WORDS, SEQ, SHIFT, STAMP, TABLE, WORDS, new_block, writable
+from holdfast.state.pagetable import (
+    ABSENT,
+    FAULT,
+    HEADER_WORDS,
+    SEQ,
+    SHIFT,
+    STAMP,
+    TABLE,
+    WORDS,
+    new_block,
+    readable,
+    writable,
+)
 from holdfast.state.slots import (
     BITMAP_WORDS,
     FIRST,
@@ -181,6 +195,14 @@ def _ask(pool, m, keys, start, stop, candidates):
             if tag_at(bucket, j) == tag and page > 0:
                 candidates[i - start] = rid
                 prefetch(record_words + (page << page_shift) + (rid & slot_mask) * record_bytes)
+
+
+@njit(cache=True)
+def _ask_buckets(pool, m, keys, start, stop):
+    """Start the loads of the buckets in which a block of new keys belong."""
+    for i in range(start, stop):
+        h = hash_of(keys, i)
+        prefetch(bucket_at(readable(pool, load(m, INDEX), root_of(m, h)), home_of(m, h)))
 
 
 @njit(cache=True)
@@ -303,6 +325,8 @@ def remove_rids(pool, m, rids, start):
 def place_records(pool, m, rids, keys, identity, start):
     """Put records with these keys at these very rids (an image follows its primary). (done, code as `slot_place`)."""
     for i in range(start, len(rids)):
+        if i == start or i % BLOCK_ROWS == 0:
+            _ask_buckets(pool, m, keys, i, min(len(rids), i + BLOCK_ROWS))
         code = slot_place(pool, load(m, SLOTS), rids[i])
         if code == 0:
             code = _fill(pool, m, rids[i], keys, i, identity)

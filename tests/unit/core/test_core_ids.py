@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import InvariantError
 from holdfast.model import found, ids
-from holdfast.model.messages import LedgerPage
+from holdfast.model.parts import LedgerPage
 from holdfast.model.record import NO_RECORD, Record
 
 SOURCE = Path(__file__).parents[3] / "src" / "holdfast"

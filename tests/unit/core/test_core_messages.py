@@ -8,10 +8,12 @@ from random import Random
 
 import pytest
 
+from holdfast.core.errand import Errand
 from holdfast.core.node import Node
 from holdfast.core.reader import Reader
 from holdfast.core.stage import StageDriver
 from holdfast.model import messages as m
+from holdfast.model import parts
 from holdfast.model.config import Config
 from holdfast.model.found import Found
 from holdfast.model.protection import Protection
@@ -40,7 +42,7 @@ def node() -> Node:
 
 def is_taken_by(kind: type[m.Message]) -> list[str]:
     found = ["node"] if kind in node().handlers else []
-    return found + [machine.__name__ for machine in (StageDriver, Reader) if hasattr(machine, kind.handler)]
+    return found + [machine.__name__ for machine in (StageDriver, Reader, Errand) if hasattr(machine, kind.handler)]
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)
@@ -48,7 +50,7 @@ def test_every_message_has_a_machine_that_takes_it(kind):
     assert is_taken_by(kind)
 
 
-@pytest.mark.parametrize("machine", [Node, StageDriver, Reader])
+@pytest.mark.parametrize("machine", [Node, StageDriver, Reader, Errand])
 def test_what_takes_a_message_gets_source_message_time_and_ready(machine):
     handlers = node().handlers.values() if machine is Node else ()
     methods = [getattr(machine, kind.handler) for kind in MESSAGES if hasattr(machine, kind.handler)]
@@ -88,7 +90,7 @@ def test_two_messages_of_one_key_say_the_same():
 
 def test_rows_and_state_travel_apart_from_all_the_rest():
     bulk = {kind for kind in MESSAGES if kind.bulk}
-    assert bulk == {m.Data, m.Capture, m.CapturePiece, m.Deliver}
+    assert bulk == {m.Data, m.Fetched, m.Capture, m.CapturePiece, m.Deliver}
     assert all(kind.heavy for kind in bulk)
     assert lane_of(m.Data(edge="u0.0", epoch=1, blocks=())) == BULK
     assert lane_of(m.Pull(version=1)) == FAST
@@ -109,9 +111,9 @@ def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it
     assert made.hears(m.Joined(asset="s0.ledger", since=1, seat="n1"))
 
 
-def test_a_node_without_a_record_takes_only_what_leads_to_one():
+def test_a_node_without_a_record_takes_only_what_leads_to_one_and_tells_tasks_to_go_elsewhere():
     early = {kind for kind in MESSAGES if kind.before_record}
-    assert early == {m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull}
+    assert early == {m.Push, m.Append, m.Appended, m.Beat, m.Vote, m.RequestVote, m.Hello, m.Pull, m.Fetch}
 
 
 def test_whatever_is_entered_can_be_decoded():
@@ -120,10 +122,10 @@ def test_whatever_is_entered_can_be_decoded():
 
 
 def test_messages_survive_the_wire():
-    commit = m.CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=3, offsets=(0, 4), late=1)
+    commit = parts.CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=3, offsets=(0, 4), late=1)
     for message in (
         m.Heartbeat(life=1, version=2),
-        m.LedgerCopy(ledger="s0.ledger", since=1, page=m.LedgerPage("q", 1, commit)),
+        m.LedgerCopy(ledger="s0.ledger", since=1, page=parts.LedgerPage("q", 1, commit)),
         m.Push(record=first_record(SHAPE, ("n0", "n1", "n2"))),
         m.SetProtection(operator="u0", protection=Protection(mode="none", period_ns=5_000_000)),
         m.Held(shard="u0", epoch=1, round=2, fits=False),

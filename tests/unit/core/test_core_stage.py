@@ -9,7 +9,7 @@ from holdfast.core.ready import TICK, BatchDone, Opened, Ready, Received, StageF
 from holdfast.core.stage import TRANSITIONS, Cause, Phase, RunBatch, StageDriver
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
-from holdfast.model import notes
+from holdfast.model import notes, parts
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, digest_of
 from holdfast.model.config import MS, Config
 from holdfast.model.found import KeptPage
@@ -27,7 +27,7 @@ def driver(epoch: int = 1, record: Record = RECORD) -> StageDriver:
     return StageDriver(STAGE, epoch, Config(), record, 0)
 
 
-def opened(commit: m.CommitRecord | None = None) -> StageDriver:
+def opened(commit: parts.CommitRecord | None = None) -> StageDriver:
     made = driver()
     hear(made, "n1", m.LedgerState(stage="s0", epoch=1, commit=commit))
     if commit:
@@ -80,8 +80,8 @@ def test_a_batch_goes_through_every_step_and_is_done_when_all_have_sealed():
     assert done.apply == [BatchDone(stage="s0", batch=0)]
 
 
-def commit(batch: int = 3, watermark: int = 7) -> m.CommitRecord:
-    return m.CommitRecord(query="query-0", batch=batch, epoch=1, attempt=1, watermark=watermark, offsets=(0, 9))
+def commit(batch: int = 3, watermark: int = 7) -> parts.CommitRecord:
+    return parts.CommitRecord(query="query-0", batch=batch, epoch=1, attempt=1, watermark=watermark, offsets=(0, 9))
 
 
 def test_a_new_driver_finishes_what_is_committed_before_it_opens():
@@ -275,19 +275,19 @@ def test_who_is_not_the_primary_or_is_moving_refuses():
 
 def test_a_copy_is_kept_under_the_right_place_and_an_old_one_is_nothing():
     made = ledger("n2")
-    page = m.LedgerPage("q", 2, commit(3))
+    page = parts.LedgerPage("q", 2, commit(3))
     ready = Ready()
     made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=9, page=page), 0, ready)
     assert ready.send == []
     made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=page), 0, ready)
     assert ready.persist == [("ledger/s0.ledger", KeptPage(4, page))]
-    made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=m.LedgerPage("q", 1, None)), 0, ready)
+    made.on_ledger_copy("n1", m.LedgerCopy(ledger="s0.ledger", since=4, page=parts.LedgerPage("q", 1, None)), 0, ready)
     assert made.page == page
 
 
 def test_who_joins_starts_from_nothing_unless_it_restarted_while_joining():
     joining = Place(primary="n1", joining="n2", since=6)
-    page = m.LedgerPage("q", 2, commit(3))
+    page = parts.LedgerPage("q", 2, commit(3))
     stale, restarted = (Ledger("s0.ledger", "n2", KeptPage(since, page)) for since in (4, 6))
     for made in (stale, restarted):
         made.on_place(joining, Ready())

@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import InvariantError
 from holdfast.logs.inbox import Inbox
 from holdfast.model.block import Digest, digest_of
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 
 ROW = (1, 2, 3)
 

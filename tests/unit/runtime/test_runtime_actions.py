@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from holdfast.core.ready import Spill
-from holdfast.errors import ConfigError, InputError, PeerError
-from holdfast.logs.output_queue import OutputQueue
+from holdfast.errors import ConfigError, InputError
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
 from holdfast.runtime.disk.spill import SpillStore
-from holdfast.runtime.node.actions import Actions, _blocks
+from holdfast.runtime.node.actions import Actions
 from holdfast.runtime.node.process import NodeProcess
 
 PLAN = Plan(pipeline="p", query="q", topology=layered(stages=1, shards=1), operators=(), stages=())
@@ -76,49 +75,3 @@ def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path):
     gate.set()
     thread.join(5)
     assert asked == [("u0.0", 1), ("u0.0", 9)]
-
-
-def test_a_guest_that_fetches_keeps_its_leases_on_all_it_has_yet_to_fetch():
-    """It reads one edge after the other: those it comes to last must not lapse while it reads the first."""
-    queues = [OutputQueue(edge, ("sink",), 100, 100) for edge in ("u0.0", "u1.0")]
-    for queue_ in queues:
-        queue_.append(((1, 2, 3),), 1)
-        queue_.lease("guest", 10)
-    config = SimpleNamespace(lease_ns=100)
-    runners = {
-        shard: SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=config)
-        for shard, queue_ in zip(("u0", "u1"), queues, strict=True)
-    }
-    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(runners=runners))
-
-    def fetch(consumer: str, now_ns: int):
-        return _blocks(node, "u0", "u0.0", 0, queues[0].next, {"consumer": consumer}, now_ns)  # pyright: ignore[reportArgumentType]
-
-    assert fetch("guest", 9) == list(queues[0].blocks)
-    for queue_ in queues:
-        queue_.ack("sink", queue_.next)
-        assert queue_.lapse(109) == []
-    assert fetch("a stranger", 9) == list(queues[0].blocks)
-    assert "a stranger" not in queues[0].leases | queues[1].leases
-    for queue_ in queues:
-        assert queue_.lapse(110) == ["guest"]
-    with pytest.raises(PeerError, match="trimmed"):
-        fetch("guest", 110)
-
-
-def test_a_fetch_that_begins_or_ends_inside_a_block_is_refused_rather_than_cut():
-    queue_ = OutputQueue("u0.0", ("sink",), 100, 100)
-    for mark in range(2):
-        queue_.append(((1, 2, 3),), mark)
-    runner = SimpleNamespace(copy=SimpleNamespace(outputs=[queue_]), config=SimpleNamespace(lease_ns=100))
-    node = SimpleNamespace(record=SimpleNamespace(places={}), host=SimpleNamespace(runners={"u0": runner}))
-
-    def fetch(start: int, end: int):
-        return _blocks(node, "u0", "u0.0", start, end, {"consumer": "guest"}, 0)  # pyright: ignore[reportArgumentType]
-
-    assert fetch(0, 4) == list(queue_.blocks)
-    assert fetch(2, 2) == []
-    assert fetch(2, 6) is None  # still to come
-    for start, end in ((0, 3), (1, 4), (1, 2)):
-        with pytest.raises(PeerError, match="foreign"):
-            fetch(start, end)

@@ -19,7 +19,7 @@ from holdfast.core.ready import Spill
 from holdfast.errors import DamagedJournalError, PeerError, StateError
 from holdfast.model.block import Block, Digest, shard_block
 from holdfast.model.found import Ballot, ledger_entry, vote_entry
-from holdfast.model.messages import CommitRecord, LedgerPage
+from holdfast.model.parts import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
 from holdfast.runtime.disk import journal as disk
 from holdfast.runtime.disk.journal import Journal

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import InputError
 from holdfast.model import messages as m
 from holdfast.model.block import Block, digest_of
-from holdfast.model.messages import HandedPart, HeldBatch, OutputPart
+from holdfast.model.parts import HandedPart, HeldBatch, OutputPart
 from holdfast.model.record import Place, Record
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.rows import ArrowRows

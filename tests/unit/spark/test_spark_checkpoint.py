@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.spark import checkpoint
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1794794162912,"conf":{}}'

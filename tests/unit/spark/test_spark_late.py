@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.spark.late import LateRows
 
 ROWS = pa.table({"x": [1, 2]})

@@ -19,6 +19,7 @@ from holdfast.model import messages as m
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
 from holdfast.model.found import Found
+from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, first_record
@@ -30,8 +31,8 @@ from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import Fenced, Stopped
 
 
-def commit(k: int, writer: str = "a", watermark: int = 5, epoch: int = 1, batch: int | None = None) -> m.CommitRecord:
-    return m.CommitRecord(
+def commit(k: int, writer: str = "a", watermark: int = 5, epoch: int = 1, batch: int | None = None) -> CommitRecord:
+    return CommitRecord(
         query="q", batch=k if batch is None else batch, epoch=epoch, attempt=1, watermark=watermark,
         offsets=(k, k + 1), plan=json.dumps({"writer": writer}),
     )  # fmt: skip
@@ -64,7 +65,7 @@ def test_after_the_end_only_what_counts_already_is_taken():
     assert port.is_done("p", last, "a", 3)
     with pytest.raises(ConfigError, match="was finished"):
         port.is_done("p", last, "a", 4)
-    empty = m.CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=WATERMARK_MAX, offsets=(-1, 0))
+    empty = CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=WATERMARK_MAX, offsets=(-1, 0))
     with pytest.raises(ConfigError, match="was finished"):
         port.is_done("p", empty, "a", 0)
 
@@ -146,7 +147,7 @@ class StandInCluster:
 
     def __init__(self) -> None:
         self.fence = 0
-        self.last: m.CommitRecord | None = None
+        self.last: CommitRecord | None = None
         self.opened = 0
         #: So many more hand-overs are fenced by a sibling.
         self.siblings = 0
@@ -168,7 +169,7 @@ class Driver:
     def watermark(self) -> int:
         return self.last.watermark if self.last else WATERMARK_MIN
 
-    def run(self, parts: dict, *, spark_batch: int, plan: str, final: bool = False, **fields: Any) -> m.CommitRecord:
+    def run(self, parts: dict, *, spark_batch: int, plan: str, final: bool = False, **fields: Any) -> CommitRecord:
         cluster = self.cluster
         if cluster.siblings:
             cluster.siblings -= 1
@@ -176,7 +177,7 @@ class Driver:
         if self.epoch < cluster.fence:
             raise Fenced("stage p may not go on", reason=HandOverReason.EPOCH_OVER)
         number = cluster.last.batch + 1 if cluster.last else 0
-        self.last = cluster.last = m.CommitRecord(
+        self.last = cluster.last = CommitRecord(
             query="q", batch=number, epoch=self.epoch, attempt=1, offsets=(spark_batch, spark_batch + 1),
             watermark=WATERMARK_MAX if final else 5, plan=plan,
         )  # fmt: skip

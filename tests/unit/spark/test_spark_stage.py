@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvariantError
-from holdfast.model.messages import CommitRecord
+from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import StagePlan
 from holdfast.spark import stage as module
 from holdfast.spark.hand_over import Stopped

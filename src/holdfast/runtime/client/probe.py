@@ -10,7 +10,6 @@ import threading
 import time
 from collections import defaultdict
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
@@ -51,7 +50,6 @@ class Probe:
             record,
             start,
             time.monotonic_ns(),
-            bare=True,
         )
         self._loop = MachineLoop(reader, self._peer.send, on_notes=self._note, name="probe")
         self._loop.start()
@@ -61,13 +59,10 @@ class Probe:
         start: dict[Edge, int] = {}
         record: Record | None = None
         for name in names:
-            answer: dict[str, Any] = self._peer.call(name, "status")
             found = msgspec.msgpack.decode(self._peer.caller.call_raw(name, "record"), type=Record)
             if record is None or found.version > record.version:
                 record = found
-            for shard in answer["shards"].values():
-                if shard["role"] == "primary":
-                    start |= {edge: queue["next"] for edge, queue in shard["outputs"].items() if edge in edges}
+            start |= {edge: at.next for edge, at in self._peer.caller.edges(name).items() if edge in edges}
         assert record is not None
         return record, start
 

@@ -20,6 +20,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model import messages as m
+from holdfast.model import parts
 from holdfast.model.ids import Address, Consumer, Edge, Name, name_of
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.links import (
@@ -34,6 +35,7 @@ from holdfast.runtime.net.links import (
     first_line,
     lane_of,
 )
+from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.security import ADDRESS, KIND, Security
 
 NODE, GUEST = "node", "guest"
@@ -42,7 +44,7 @@ ACTION_BYTES_MAX = 64 << 20
 
 Action = Callable[[dict], dict]
 #: (schema, batches) of a ticket.
-Fetch = Callable[[dict], tuple[pa.Schema, Iterator[pa.RecordBatch]]]
+OnFetch = Callable[[m.Fetch], tuple[pa.Schema, Iterator[pa.RecordBatch]]]
 
 
 class _Who(flight.ServerMiddleware):
@@ -93,7 +95,7 @@ class Server(flight.FlightServerBase):
         on_message: OnMessage,
         on_trouble: OnTrouble,
         actions: dict[str, Action],
-        fetch: Fetch,
+        fetch: OnFetch,
     ) -> None:
         self.guests: dict[Address, Guest] = {}
         self._lock = threading.Lock()
@@ -189,11 +191,13 @@ class Server(flight.FlightServerBase):
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         try:
-            asked = msgspec.msgpack.decode(ticket.ticket, type=dict)
+            asked = msgspec.msgpack.decode(ticket.ticket, type=m.Fetch)
             schema, batches = self._fetch(asked)
+        except FetchError as error:
+            raise flight.FlightServerError(error.to_text()) from error
         except HoldfastError as error:
             raise flight.FlightServerError(_told(error)) from error
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        except msgspec.MsgspecError as error:
             raise flight.FlightServerError(_told(PeerError("bad ticket", detail=repr(error)))) from error
         return flight.GeneratorStream(schema, batches)
 
@@ -274,16 +278,24 @@ class Caller:
             with contextlib.suppress(queue.Empty):  # every call has its own limit; this one only says so here, too
                 yield answers.get(timeout=2 * timeout)
 
+    def edges(self, name: Name) -> dict[Edge, parts.EdgeState]:
+        """Where the edges stand that this node makes."""
+        return msgspec.json.decode(self.call_raw(name, "edges"), type=dict[Edge, parts.EdgeState])
+
     def leave(self, consumer: Consumer, edges: Iterable[Edge]) -> None:
         """Tell the nodes that this guest reads no more. Who does not hear it finds out when the lease lapses."""
         for _ in self.call_all("leave", {"consumer": consumer, "edges": sorted(edges)}, timeout=1.0):
             pass
 
-    def fetch(self, name: Name, ticket: dict, timeout: float = 60.0) -> flight.FlightStreamReader:
-        """Rows of an edge: see the node's `do_get`."""
+    def fetch(self, name: Name, asked: m.Fetch, timeout: float = 60.0) -> pa.Table:
+        """Rows of an edge, all of them: see the node's `do_get`. A `FetchError` is what the node's core says to it."""
         try:
-            return self.client(name).do_get(flight.Ticket(msgspec.msgpack.encode(ticket)), self.options(timeout))
+            ticket = flight.Ticket(msgspec.msgpack.encode(asked))
+            return self.client(name).do_get(ticket, self.options(timeout)).read_all()
         except (pa.ArrowException, OSError) as error:
+            refusal = FetchError.from_text(str(error), asked)
+            if refusal is not None:
+                raise refusal from error
             raise told_error(error, f"node {name} ({self.endpoints.get(name)})") from error
 
     def close(self) -> None:

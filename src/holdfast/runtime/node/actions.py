@@ -7,6 +7,8 @@ plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
 protect   {operator, mode, method, capture_period_ms}: how its shards are protected; what is left out stays
 leave     {consumer, edges}: a reader lets go of its lease
+edges     where every edge that is made here stands (readers ask this, `status` is for people)
+fences    the highest epoch that each ledger here has seen (ports ask this)
 """
 
 from __future__ import annotations
@@ -26,20 +28,18 @@ from holdfast.core.node import Node
 from holdfast.core.ready import Left
 from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
-from holdfast.model.block import Block
 from holdfast.model.ids import operator_of
 from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
+from holdfast.model.reasons import FetchReason
 from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
+from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.rows import batches_of
 from holdfast.runtime.node.status import status
 
 if TYPE_CHECKING:
     from holdfast.runtime.node.process import NodeProcess
-
-#: How often a fetch looks whether the rows have been made.
-LOOK_S = 0.005
 
 
 class Actions:
@@ -47,7 +47,7 @@ class Actions:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        looking = ("ping", "status", "record", "plan", "events", "config")
+        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences")
         doing = ("drain", "finish", "stop", "submit", "protect", "leave")
         return {name: getattr(self, name) for name in looking + doing}
 
@@ -102,6 +102,14 @@ class Actions:
     def config(self, body: dict) -> dict:
         """The core's settings: drivers and readers run with the same."""
         return msgspec.to_builtins(self.process.config.core())
+
+    def edges(self, body: dict) -> bytes:
+        """Where every edge that is made here stands, as JSON of `EdgeState`."""
+        return msgspec.json.encode(self._ask(lambda node, now_ns: node.host.edges()))
+
+    def fences(self, body: dict) -> dict:
+        """The highest epoch that each ledger here has seen, by stage."""
+        return self._ask(lambda node, now_ns: {ledger.stage: ledger.page.fence for ledger in node.ledgers.values()})
 
     # --- doing
 
@@ -214,56 +222,16 @@ class Actions:
 
     # --- rows
 
-    def fetch(self, ticket: dict) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Rows of [start, end) of an edge, from the queue as they are. Waits until the shard has made them."""
+    def fetch(self, asked: m.Fetch) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows that the core gives for a ticket, or its refusal. Waits as long as the ticket says."""
         from holdfast.runtime.node.operators import read_schema
 
         process = self.process
-        edge, start, end = str(ticket["edge"]), int(ticket["start"]), int(ticket["end"])
-        until = time.monotonic() + float(ticket.get("wait_s", 0))
-        if process.plan is None or edge not in process.plan.topology.consumers:
-            raise InputError(f"not here: {process.name} does not know edge {edge!r}")
-        if ticket.get("query") and ticket["query"] != process.plan.query:
-            raise PeerError(f"foreign: {process.name} runs {process.plan.query}", detail=f"Not {ticket['query']}.")
-        shard = process.plan.topology.producer[edge]
+        if process.plan is None or process.loop is None:
+            raise FetchError(m.FetchRefused(ticket=asked.ticket, edge=asked.edge, reason=FetchReason.NOT_HERE), asked)
+        answer = process.desk.ask(asked, process.loop.received)
+        if isinstance(answer, m.FetchRefused):
+            raise FetchError(answer, asked)
+        shard = process.plan.topology.producer[asked.edge]
         schema = read_schema(process.plan.operator(operator_of(shard)).output)
-        while True:
-            found = self._ask(lambda node, now_ns: _blocks(node, shard, edge, start, end, ticket, now_ns))
-            if found is not None:
-                batches = (batch for block in found for batch in batches_of(block.rows))
-                return schema, batches
-            if time.monotonic() >= until:
-                raise PeerError(
-                    "not yet: the rows do not exist yet", detail=f"{edge} [{start}, {end})", hint="Ask again."
-                )
-            time.sleep(LOOK_S)
-
-
-def _blocks(node: Node, shard: str, edge: str, start: int, end: int, ticket: dict, now_ns: int) -> list[Block] | None:
-    """On the loop's thread: the blocks, None if some are still to come, or an error that says where to turn."""
-    consumer, epoch = str(ticket.get("consumer", "")), int(ticket.get("epoch", 0))
-    place = node.record.places.get(consumer)
-    if place is not None and epoch < place.epoch:
-        raise PeerError(f"fenced: {consumer} is at epoch {place.epoch}", detail=f"This one is at {epoch}.")
-    runner = node.host.runners.get(shard)
-    if runner is None:
-        where = node.record.places[shard].primary if shard in node.record.places else None
-        raise PeerError(f"not here: {shard} runs on {where}", detail=f"Asked {node.seat} for {edge}.")
-    # a guest that fetches is there: what it has yet to fetch must not lapse meanwhile
-    for queue in (q for p in node.host.runners.values() for q in p.copy.outputs if consumer in q.leases):
-        queue.lease(consumer, now_ns + runner.config.lease_ns)
-    queue = next(q for q in runner.copy.outputs if q.edge == edge)
-    if start < queue.trimmed:
-        raise PeerError(
-            f"trimmed: {edge} starts at {queue.trimmed}",
-            detail=f"Asked for [{start}, {end}) by {consumer}.",
-            hint="It was acknowledged before, or the reader's lease has lapsed.",
-        )
-    if queue.next < end:
-        return None
-    found = [block for block in queue.blocks if start <= block.start and block.end <= end]
-    if start < end and not (found and found[0].start == start and found[-1].end == end):
-        raise PeerError(
-            f"foreign: blocks of {edge} do not begin or end there", detail=f"Asked for [{start}, {end}) by {consumer}."
-        )
-    return found
+        return schema, (batch for block in answer.blocks for batch in batches_of(block.rows))

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from holdfast.core.invariants import Invariants
 from holdfast.core.node import Node
 from holdfast.core.ready import ChildDied, DiskFull, Effect, Spill, StartStage, StopStage, Unreachable, WarmStage
 from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
@@ -23,6 +24,7 @@ from holdfast.model import found
 from holdfast.model import messages as m
 from holdfast.model.block import Block
 from holdfast.model.ids import Address, Asset, Edge, Name, maker_of, name_of
+from holdfast.model.note import Note
 from holdfast.model.plan import Plan
 from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
@@ -33,6 +35,7 @@ from holdfast.runtime.net.security import Security, check_listen
 from holdfast.runtime.net.transport import NODE, Caller, Server
 from holdfast.runtime.node.actions import Actions
 from holdfast.runtime.node.children import Children
+from holdfast.runtime.node.desk import Desk
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
@@ -71,8 +74,10 @@ class NodeProcess:
         self.spill: SpillStore | None = None
         self.pulse: Pulse | None = None
         self.story = Story(self.events, self._silent_for_s)
+        self.invariants = Invariants()
         self.record: Record = NO_RECORD
         self.caller = Caller(self.name, config.endpoints, self.security, NODE)
+        self.desk = Desk(self.name)
         self.done = threading.Event()
         self.exit_code = 0
         #: Kernels are loaded: others may count on this node.
@@ -195,7 +200,7 @@ class NodeProcess:
             self.send,
             disk=self.journal,
             on_effect=self._on_effect,
-            on_notes=self.story.tell,
+            on_notes=self._on_notes,
             on_step=self._on_step,
             on_crash=self._on_crash,
             name=self.name,
@@ -267,6 +272,7 @@ class NodeProcess:
             self.pulse.close()
         if self.loop is not None:
             self.loop.stop()
+        self.desk.close()
         for link in self._links.values():
             link.close()
         self._stop_metrics()
@@ -278,6 +284,9 @@ class NodeProcess:
         """Never blocks. What nobody can be reached for is lost, as on any network."""
         if self.pulse is not None and isinstance(message, m.Heartbeat | m.Beat):
             self.pulse.saw(message)
+        if isinstance(message, m.Fetched | m.FetchRefused):
+            self.desk.answer(target, message)
+            return
         name = name_of(target)
         if name == self.name:
             if self.loop is not None and self.node is not None and target in (self.name, self.node.seat):
@@ -337,7 +346,13 @@ class NodeProcess:
         for address, guest in list(self.server.guests.items()):
             guest.send(address, push)
 
+    def _on_notes(self, noted: list[Note]) -> None:
+        """On the loop's thread, before anything of the step leaves: what breaks an invariant is told, never done."""
+        self.story.tell(noted)
+        self.invariants.on_notes(noted)
+
     def _on_crash(self, error: BaseException) -> None:
+        self.desk.close()
         self.events.write("broken", f"{self.name} has broken an invariant and stops: {error}", error=repr(error))
         self.stop(BROKEN)
 

@@ -1,0 +1,87 @@
+"""What a fetch gets: rows of an edge, or the one reason why not. The only place where that is decided.
+
+A reader's machine follows positions; its tasks ask for the rows, on whichever node they believe the shard to run. A
+question about rows that are still to be made (by a new primary, again) is kept and looked at after every step: it is
+answered when the rows are there, when the shard leaves this node, when its consumer is fenced, or when its time is up.
+So no driver polls, and nobody waits without a limit.
+
+A fetch changes nothing but leases: a guest that fetches is there, and what it has yet to fetch must not lapse.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.host import Host
+from holdfast.core.ready import Ready
+from holdfast.model import notes
+from holdfast.model.config import SECOND
+from holdfast.model.ids import Address
+from holdfast.model.messages import Fetch, Fetched, FetchRefused
+from holdfast.model.reasons import FetchReason
+
+#: A node keeps a question this long at most, whatever its asker says.
+WAIT_NS_MAX = 30 * SECOND
+#: A node keeps this many questions at most; one more is told NOT_YET at once, and comes again.
+WAITING_MAX = 1_024
+
+
+class Fetches:
+    __slots__ = ("host", "waiting")
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        #: Questions about rows that are still to be made, and until when each is kept.
+        self.waiting: dict[tuple[Address, int], tuple[Fetch, int]] = {}
+
+    def on_fetch(self, source: Address, message: Fetch, now_ns: int, ready: Ready) -> None:
+        wait_ns = min(message.wait_ns, WAIT_NS_MAX) if len(self.waiting) < WAITING_MAX else 0
+        self.waiting[source, message.ticket] = (message, now_ns + wait_ns)
+        self._look(source, message, now_ns + wait_ns, now_ns, ready)
+
+    def look_again(self, now_ns: int, ready: Ready) -> None:
+        """After every step: answer what can be answered now."""
+        for (source, _), (message, until_ns) in list(self.waiting.items()):
+            self._look(source, message, until_ns, now_ns, ready)
+
+    def _look(self, source: Address, asked: Fetch, until_ns: int, now_ns: int, ready: Ready) -> None:
+        answer = decide(self.host, asked, now_ns)
+        if answer is None:
+            if now_ns < until_ns:
+                return
+            answer = _refuse(asked, FetchReason.NOT_YET)
+        del self.waiting[source, asked.ticket]
+        ready.notes.append(self._note(asked, answer))
+        ready.send.append((source, answer))
+
+    def _note(self, asked: Fetch, answer: Fetched | FetchRefused) -> notes.Note:
+        edge, span, consumer = asked.edge, (asked.start, asked.end), asked.consumer
+        if isinstance(answer, FetchRefused):
+            return notes.Unserved(self.host.seat, edge, span, consumer, asked.epoch, answer.reason)
+        return notes.Served(self.host.topology.producer[edge], edge, span, answer.epoch, consumer, asked.epoch)
+
+
+def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | None:
+    """The rows, or why there are none; None: some of them are still to be made."""
+    topology, places = host.topology, host.record.places
+    if asked.edge not in topology.consumers or asked.query not in ("", topology.query):
+        return _refuse(asked, FetchReason.FOREIGN)
+    reads = places.get(asked.consumer)
+    if reads is not None and asked.epoch < reads.epoch:
+        return _refuse(asked, FetchReason.FENCED, first=reads.epoch)
+    shard = topology.producer[asked.edge]
+    runner = host.runners.get(shard)
+    if runner is None or runner.epoch < asked.producer_epoch:
+        return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary if shard in places else None)
+    host.renew_leases(asked.consumer, now_ns)
+    queue = runner.outlet.queue(asked.edge)
+    if asked.start < queue.trimmed:
+        return _refuse(asked, FetchReason.TRIMMED, first=queue.trimmed)
+    if queue.next < asked.end:
+        return None
+    blocks = queue.between(asked.start, asked.end)
+    if blocks is None:
+        return _refuse(asked, FetchReason.POSITION)
+    return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=runner.epoch, blocks=blocks)
+
+
+def _refuse(asked: Fetch, reason: FetchReason, *, home: str | None = None, first: int = 0) -> FetchRefused:
+    return FetchRefused(ticket=asked.ticket, edge=asked.edge, reason=reason, home=home, first=first)

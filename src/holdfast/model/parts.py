@@ -1,0 +1,76 @@
+"""What messages, ledgers and disks carry: pieces of output and input, commits, the page of a ledger. Frozen data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.block import Block, Digest, Rows
+from holdfast.model.ids import Consumer, Edge
+
+
+class OutputPart(msgspec.Struct, frozen=True, array_like=True):
+    """What a capture says about one output edge: the blocks made since `start`, and who has acknowledged what."""
+
+    start: int
+    next: int
+    trimmed: int
+    blocks: tuple[Block, ...]
+    acks: dict[Consumer, int]
+
+
+class HeldBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that a holder has promised to seal when told so. `epoch` and `attempt` say which try it is."""
+
+    batch: int
+    epoch: int
+    attempt: int
+    rows: Rows
+    digest: Digest
+
+
+class HandedPart(msgspec.Struct, frozen=True, array_like=True):
+    """What a whole capture says about one edge from a stage: where it stands, and what is sealed or promised."""
+
+    next: int
+    last: int
+    sealed: tuple[Block, ...]
+    held: tuple[HeldBatch, ...]
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The one record that makes a batch count. It names the try (`epoch` of the driver, `attempt` counts its tries) and
+    which rows each edge got by it: a holder that has others must not seal."""
+
+    query: str
+    batch: int
+    epoch: int
+    attempt: int
+    watermark: int
+    #: Where the source stands before and after this batch; from Spark: (its batch id, the next one).
+    offsets: tuple[int, int]
+    late: int = 0
+    #: Spark's own record of the batch's offsets, so that its checkpoint can be made to agree with the ledger.
+    plan: str = ""
+    #: Of every edge of the stage.
+    digests: dict[Edge, Digest] = {}
+
+
+class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
+    """The whole content of a ledger: which driver may write, and the last commit."""
+
+    query: str
+    fence: int
+    commit: CommitRecord | None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return (self.fence, self.commit.batch if self.commit else -1)
+
+
+class EdgeState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an edge stands, as its primary says: what a reader must know before it can follow it."""
+
+    #: First position that is retained, and the one that comes next.
+    trimmed: int
+    next: int
+    watermark: int
