@@ -2,11 +2,15 @@
 
 A driver does, in this order and no other:
 
+    0. early     hand each (address, message) to the network without waiting for this step's own writes. They wait for
+                 those of earlier steps; and they must not say that anything of this step is safe.
     1. persist   write every (key, value) and sync; nothing below may happen before. What a later step sends waits
                  behind this sync too, since it may already speak of what is being written.
     2. send      hand each (address, message) to the network, which may lose, delay, double or reorder it.
     3. apply     do each effect (start a stage, finish a Spark batch, spill).
     4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set).
+                 Feed `AGAIN`, if `again` says so, when the messages of this step are on their way and before any heavy
+                 message: it is work that those who wait for the messages need not wait for.
 
 `notes` (`model/notes.py`) say what was decided, for stories, checkers and logs. They change nothing.
 """
@@ -35,6 +39,13 @@ class Tick(msgspec.Struct, frozen=True, array_like=True):
 
 
 TICK = Tick()
+
+
+class Again(msgspec.Struct, frozen=True, array_like=True):
+    """The last step left something to do that nobody waits for."""
+
+
+AGAIN = Again()
 
 
 class StartStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,14 +142,16 @@ class Left(msgspec.Struct, frozen=True, array_like=True):
 class Ready:
     """What one step wants done. Filled in by the machine and its parts while the step runs."""
 
-    __slots__ = ("apply", "notes", "persist", "send", "wake_ns")
+    __slots__ = ("again", "apply", "early", "notes", "persist", "send", "wake_ns")
 
     def __init__(self) -> None:
+        self.early: list[tuple[Address, Message]] = []
         self.persist: list[tuple[str, object]] = []
         self.send: list[tuple[Address, Message]] = []
         self.apply: list[Effect] = []
         self.notes: list[Note] = []
         self.wake_ns = 0
+        self.again = False
 
 
 class Machine(Protocol):
