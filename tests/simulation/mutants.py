@@ -170,6 +170,47 @@ def ledger_answers_before_the_second_holder_has_it() -> list[Patch]:
 
 
 @mutant
+def a_ledgers_backup_says_that_it_has_a_page_before_its_disk_does() -> list[Patch]:
+    right = ledger.Ledger.on_ledger_copy
+
+    def on_ledger_copy(self, source, message, now_ns, ready):
+        right(self, source, message, now_ns, ready)
+        ready.early, ready.send = ready.send, []
+
+    return [(ledger.Ledger, "on_ledger_copy", on_ledger_copy)]
+
+
+@mutant
+def votes_and_answers_leave_early() -> list[Patch]:
+    """They speak of what this very step writes."""
+
+    def early(name):
+        right = getattr(Election, name)
+
+        def handler(self, source, message, now_ns, ready):
+            right(self, source, message, now_ns, ready)
+            ready.early, ready.send = ready.send, []
+
+        return (Election, name, handler)
+
+    return [early("on_request_vote"), early("on_append")]
+
+
+@mutant
+def early_messages_leave_before_what_earlier_steps_write() -> list[Patch]:
+    """Every message counts as early, and overtakes the disk."""
+    right = World.do
+
+    def do(self, process, ready):
+        early, ready.early, ready.send = [*ready.early, *ready.send], [], []
+        right(self, process, ready)
+        if process.alive:
+            self._release(process, early, [], process.busy_ns)
+
+    return [(World, "do", do)]
+
+
+@mutant
 def ledger_does_not_fence_old_drivers() -> list[Patch]:
     def may_serve(self, source, epoch, batch, ready):
         return self.is_primary

@@ -72,7 +72,7 @@ class HandOver:
         for shard in message.shards:
             edge = stage_edge(message.stage, shard)
             if message.last is not None:
-                self._seal(copies[shard], message.stage, message.last, now_ns, ready)
+                self._seal(copies[shard], message.stage, message.last, ready)
             rows = message.parts.get(edge, ())
             digest = copies[shard].inboxes[edge].hold(message.batch, message.epoch, message.attempt, rows)
             if digest is None:
@@ -103,7 +103,7 @@ class HandOver:
         done: dict[Asset, int] = {}
         for shard, since in message.shards.items():
             if shard in self.host.copies and places[shard].since == since:
-                self._seal(self.host.copies[shard], message.stage, message.commit, now_ns, ready)
+                self._seal(self.host.copies[shard], message.stage, message.commit, ready)
                 done[shard] = since
         ready.send.append(
             (
@@ -118,12 +118,15 @@ class HandOver:
             )
         )
 
-    def _seal(self, copy: Copy, stage: Asset, commit: CommitRecord, now_ns: int, ready: Ready) -> None:
+    def _seal(self, copy: Copy, stage: Asset, commit: CommitRecord, ready: Ready) -> None:
         edge = stage_edge(stage, copy.id)
         block = copy.seal(edge, commit)
         if block is None:
             return
         ready.notes.append(notes.Sealed(copy.id, edge, self.host.seat, block))
-        runner = self.host.runners.get(copy.id)
-        if runner is not None:
+        ready.again = True
+
+    def on_again(self, now_ns: int, ready: Ready) -> None:
+        """Step what was sealed: the driver, which has been told that it is, need not wait for it."""
+        for runner in self.host.runners.values():
             runner.pump(now_ns, ready)

@@ -18,6 +18,7 @@ from holdfast.core.ledger import Ledger
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
+    Again,
     ChildDied,
     DiskFull,
     Idle,
@@ -117,6 +118,8 @@ class Node:
             message = event.message
             if self.record.version or message.before_record:
                 self.handlers[type(message)](event.source, message, now_ns, ready)
+        elif isinstance(event, Again):
+            self.hand_over.on_again(now_ns, ready)
         elif isinstance(event, ChildDied):
             self.dead_children[event.stage] = event.epoch
         elif isinstance(event, Idle):

@@ -2,12 +2,16 @@
 
 A driver does, in this order and no other:
 
+    0. early     hand each (address, message) to the network without waiting for this step's own writes. They wait for
+                 those of earlier steps; and they must not say that anything of this step is safe.
     1. persist   write every (key, value) and sync; nothing below may happen before. What a later step sends waits
                  behind this sync too, since it may already speak of what is being written.
     2. send      hand each (address, message) to the network, which may lose, delay, double or reorder it.
     3. apply     do each effect (start a stage, finish a Spark batch, spill).
-    4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set); feed
-                 Idle as soon as no other event waits, if `idle` says that there is work for such a moment.
+    4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set).
+                 Feed `Idle` as soon as no other event waits, if `idle` says that there is work for such a moment.
+                 Feed `AGAIN`, if `again` says so, when the messages of this step are on their way and before any heavy
+                 message: it is work that those who wait for the messages need not wait for.
 
 `notes` (`model/notes.py`) say what was decided, for stories, checkers and logs. They change nothing.
 """
@@ -43,6 +47,13 @@ class Idle(msgspec.Struct, frozen=True, array_like=True):
     """Nothing waits, and the last step asked for such a moment. Work for about so long will hold nobody up."""
 
     budget_ns: int
+
+
+class Again(msgspec.Struct, frozen=True, array_like=True):
+    """The last step left something to do that nobody waits for."""
+
+
+AGAIN = Again()
 
 
 class StartStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,9 +143,10 @@ class Left(msgspec.Struct, frozen=True, array_like=True):
 class Ready:
     """What one step wants done. Filled in by the machine and its parts while the step runs."""
 
-    __slots__ = ("apply", "idle", "notes", "persist", "send", "wake_ns")
+    __slots__ = ("again", "apply", "early", "idle", "notes", "persist", "send", "wake_ns")
 
     def __init__(self) -> None:
+        self.early: list[tuple[Address, Message]] = []
         self.persist: list[tuple[str, object]] = []
         self.send: list[tuple[Address, Message]] = []
         self.apply: list[Effect] = []
@@ -142,6 +154,7 @@ class Ready:
         self.wake_ns = 0
         #: There is work for an idle moment: feed `Idle` when nothing else waits.
         self.idle = False
+        self.again = False
 
 
 class Machine(Protocol):

@@ -426,9 +426,13 @@ class LedgerCopy(Message, frozen=True, kw_only=True):
 
 
 class LedgerCopied(Message, frozen=True, kw_only=True):
+    """A page of this rank is on my disk."""
+
     ledger: Asset
     since: int
     rank: tuple[int, int]
+    #: The page, if it is not the one that was sent: the primary died while it wrote, and has an older one.
+    ahead: LedgerPage | None = None
 
 
 def all_messages() -> list[type[Message]]:

@@ -7,6 +7,8 @@ fencing              one seat is primary per shard and epoch; a consumer never t
 fetches              what a fetch gets is all that it asked for and equals the reference; it is served by the primary of
                      an epoch that is not older than the asker knows, to a consumer that is not fenced; no lease lapses
                      within its time after a fetch of its guest
+disks                no message says that something is safe which the disk of its sender does not have yet: a life, a
+                     vote, a record, a page of a ledger
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
@@ -14,15 +16,21 @@ bounds               output queues and retained input stay within their limits, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.core.errand import Errand
 from holdfast.core.invariants import Invariants
+from holdfast.core.ledger import EMPTY
 from holdfast.errors import InvariantError
+from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import Block
+from holdfast.model.found import Found, read
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
+from holdfast.model.messages import Message
 from holdfast.model.parts import CommitRecord
 from holdfast.model.record import Record
+from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.world import World
 
@@ -35,6 +43,27 @@ class Violation(Exception):
         self.rule = rule
         self.detail = detail
         self.at_ns = at_ns
+
+
+def _has_page(disk: Found, message: m.LedgerCopied) -> bool:
+    kept = disk.ledgers.get(message.ledger)
+    return (kept.page if kept else EMPTY).rank >= tuple(message.rank)
+
+
+def _has_commit(disk: Found, message: m.LedgerState) -> bool:
+    kept = disk.ledgers.get(ledger_of(message.stage))
+    return message.commit is None or (kept is not None and kept.page.rank[1] >= message.commit.batch)
+
+
+#: Messages that say that something is safe, and whether the disk of their sender has it.
+CLAIMS: dict[type[Message], Callable[[Found, Any], bool]] = {
+    m.LedgerCopied: _has_page,
+    m.LedgerState: _has_commit,
+    m.Appended: lambda disk, message: disk.record.version >= message.version,
+    m.Vote: lambda disk, message: (
+        not message.granted or (disk.vote.term >= message.term and disk.vote.voted_for is not None)
+    ),
+}
 
 
 class Checker:
@@ -72,6 +101,7 @@ class Checker:
             notes.Acked: self._acked,
         }
         world.notices.append(self.on_notes)
+        world.watches.append(self.on_send)
 
     def on_notes(self, at_ns: int, source: Address, noted: list[notes.Note]) -> None:
         own = self.own.setdefault(source, Invariants())
@@ -239,6 +269,18 @@ class Checker:
         stage, commit = note.stage, note.commit
         if self.commits[stage].get(commit.batch) != commit:
             self.fail("a driver takes for committed what is not", f"{stage} epoch {note.epoch}: {commit}")
+
+    # --- disks
+
+    def on_send(self, source: Process, target: Address, message: Message) -> None:
+        """A message leaves: what it says is safe must be on the disk of its sender."""
+        if source.disk is None:
+            return
+        if read(source.disk.content).life < life_of(source.address):
+            self.fail("spoke before its life was on disk", f"{source.address}: {message}")
+        claim = CLAIMS.get(type(message))
+        if claim is not None and not claim(read(source.disk.content), message):
+            self.fail("spoke of what is not on its disk", f"{source.address}: {message}")
 
     # --- retention
 

@@ -1,7 +1,8 @@
 """The event loop of the virtual world: one heap, one clock, one seed.
 
 A world owns processes and moves events between them; it decides nothing about streams. What each step of a machine
-wants (`Ready`) is done in the order of the contract: a step's messages leave only when its writes are on disk.
+wants (`Ready`) is done in the order of the contract: a step's messages leave only when its writes are on disk, but for
+those that may leave early.
 Every event of a process waits until that process is neither stalled nor busy.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from random import Random
 
 from holdfast.core.node import Node
-from holdfast.core.ready import TICK, DiskFull, Effect, Idle, Ready, Received, Spill, Unreachable
+from holdfast.core.ready import AGAIN, TICK, DiskFull, Effect, Idle, Ready, Received, Spill, Unreachable
 from holdfast.model import found
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Name, life_of, name_of
@@ -28,6 +29,7 @@ from holdfast.sim.process import Process, VirtualDisk, Waiting
 _MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG, _IDLE = range(6)
 
 Notice = Callable[[int, Address, list], None]
+Watch = Callable[[Process, Address, Message], None]
 
 
 class World:
@@ -63,8 +65,9 @@ class World:
         #: Nodes whose disk takes no more spill.
         self.full: dict[Name, None] = {}
         self.spill_bytes: dict[tuple[Name, str], int] = {}
-        #: Who is told of every step's notes, and of every message (tracing only).
+        #: Who is told of every step's notes, and of every message that leaves (to check it; to trace it).
         self.notices: list[Notice] = []
+        self.watches: list[Watch] = []
         self.wiretap: Callable[[int, Address, Address, Message], None] | None = None
         #: Who takes effects of drivers and of nodes (modelled Spark).
         self.on_effect: Callable[[Process, Effect], None] = lambda process, effect: None
@@ -193,6 +196,8 @@ class World:
         process = self.processes.get(name_of(target))
         if process is None:
             return
+        for watch in self.watches:
+            watch(source, target, message)
         if self.wiretap is not None:
             self.wiretap(at_ns, source.address, target, message)
         message = self.network.carried(message)
@@ -298,6 +303,12 @@ class World:
             self._push(done_ns, _IDLE, process, None)
         if ready.wake_ns:
             self._wake(process, max(done_ns, process.true_time(ready.wake_ns)))
+        if ready.again:
+            self.call(cost_ns, lambda: self.feed_if_awake(process, AGAIN))
+        if ready.early and process.held:
+            process.held.append(Waiting(0, ready.early, []))  # behind the writes of earlier steps
+        elif ready.early:
+            self._release(process, ready.early, [], done_ns)
         if ready.persist and process.disk is not None:
             process.disk.write(ready.persist)
             process.held.append(Waiting(len(ready.persist), ready.send, ready.apply))

@@ -12,7 +12,7 @@ from holdfast.model import messages as m
 from holdfast.model import notes, parts
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, digest_of
 from holdfast.model.config import MS, Config
-from holdfast.model.found import KeptPage
+from holdfast.model.found import KeptPage, read
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import layered
@@ -224,20 +224,170 @@ def opening(made: Ledger, epoch: int = 1, query: str = "q") -> Ready:
     return ready
 
 
-def copied(made: Ledger, since: int = 4) -> Ready:
+def copied(made: Ledger, since: int = 4, by: str = "n2") -> Ready:
     ready = Ready()
-    made.on_ledger_copied("n2", m.LedgerCopied(ledger="s0.ledger", since=since, rank=made.page.rank), 0, ready)
+    made.on_ledger_copied(by, m.LedgerCopied(ledger="s0.ledger", since=since, rank=made.page.rank), 0, ready)
     return ready
 
 
-def test_the_ledger_answers_only_when_the_second_holder_has_the_page():
+@pytest.mark.parametrize("order", [("n1#1", "n2#1"), ("n2#1", "n1#1")])
+def test_the_ledger_answers_only_when_both_disks_have_the_page_whichever_is_first(order):
     made = ledger()
     ready = opening(made)
     assert ready.persist
-    assert [type(x) for _, x in ready.send] == [m.LedgerCopy]
+    assert [(to, type(x)) for to, x in ready.early] == [("n2", m.LedgerCopy)]
+    assert [(to, type(x)) for to, x in ready.send] == [("n1", m.LedgerCopied)]  # its own disk answers itself
     assert copied(made, since=3).send == []
-    assert [type(x) for _, x in copied(made).send] == [m.LedgerState]
-    assert copied(made).send == []
+    assert copied(made, by=order[0]).send == []
+    assert [type(x) for _, x in copied(made, by=order[1]).send] == [m.LedgerState]
+    assert copied(made, by=order[1]).send == []
+
+
+class Disks:
+    """The two nodes of a ledger: what each writes is on its disk when it is synced, and a crash forgets the rest."""
+
+    PLACE = Place(primary="n1", backup="n2", since=4)
+
+    def __init__(self) -> None:
+        self.disk: dict[str, KeptPage] = {
+            "n1": KeptPage(4, parts.LedgerPage("q", 1, commit(2))),
+            "n2": KeptPage(4, parts.LedgerPage("q", 1, commit(2))),
+        }
+        self.told: list[m.Message] = []
+        self.ledgers: dict[str, Ledger] = {}
+        self.pending: dict[str, list[Ready]] = {"n1": [], "n2": []}
+        for name in ("n2", "n1"):
+            self.start(name)
+        self.sync("n1", "n2")
+
+    def start(self, name: str, place: Place = PLACE) -> None:
+        self.ledgers[name], self.pending[name] = Ledger("s0.ledger", name, self.disk[name]), []
+        self.place(name, place)
+
+    def place(self, name: str, place: Place) -> None:
+        ready = Ready()
+        self.ledgers[name].on_place(place, ready)
+        self.do(name, ready)
+
+    def ask(self, message: m.LedgerOpen | m.LedgerWrite, name: str = "n1") -> None:
+        self.hear(name, f"s0@{message.epoch}", message)
+
+    def hear(self, name: str, source: str, message: m.Message) -> None:
+        ready = Ready()
+        getattr(self.ledgers[name], message.handler)(source, message, 0, ready)
+        self.do(name, ready)
+
+    def do(self, name: str, ready: Ready) -> None:
+        """As a driver of the core does: early messages behind earlier writes only, the rest behind this step's, too."""
+        if not self.pending[name]:
+            self.carry(name, ready.early)
+            ready.early = []
+        if ready.persist or self.pending[name]:
+            self.pending[name].append(ready)
+        else:
+            self.carry(name, ready.send)
+
+    def sync(self, *names: str) -> None:
+        while any(self.pending[name] for name in names):
+            for name in names:
+                if self.pending[name]:
+                    ready = self.pending[name].pop(0)
+                    self.disk[name] = read({"ledger/s0.ledger": self.disk[name], **dict(ready.persist)}).ledgers[
+                        "s0.ledger"
+                    ]
+                    self.carry(name, ready.early + ready.send)
+
+    def carry(self, source: str, messages: list) -> None:
+        for to, message in messages:
+            if to in self.ledgers:
+                self.hear(to, source, message)
+            else:
+                self.told.append(message)
+
+
+def write(batch: int, epoch: int = 1) -> m.LedgerWrite:
+    return m.LedgerWrite(stage="s0", epoch=epoch, commit=commit(batch))
+
+
+def states(made: Disks) -> list[int]:
+    return [x.commit.batch for x in made.told if isinstance(x, m.LedgerState) and x.commit]
+
+
+def test_both_disks_of_a_ledger_write_at_the_same_time_and_the_driver_hears_of_it_after_both():
+    made = Disks()
+    made.ask(write(3))
+    assert all(made.pending.values())  # neither has waited for the other
+    made.sync("n2")
+    assert states(made) == []
+    made.sync("n1")
+    assert states(made) == [3]
+
+
+def test_a_ledger_that_died_before_its_own_write_takes_over_what_its_backup_has():
+    made = Disks()
+    made.ask(write(3))
+    made.sync("n2")
+    made.start("n1")  # it lost the write, and is still the primary
+    assert made.disk["n1"].page.commit == commit(2)
+    made.sync("n1", "n2")
+    assert made.disk["n1"] == made.disk["n2"] == KeptPage(4, parts.LedgerPage("q", 1, commit(3)))
+    assert made.ledgers["n1"].in_step()
+    made.ask(write(3))  # the driver asks again
+    made.sync("n1", "n2")
+    assert states(made) == [3]
+
+
+def test_a_commit_that_only_the_backup_has_is_not_dropped_by_the_next_driver():
+    made = Disks()
+    made.ask(write(3))
+    made.sync("n2")
+    made.start("n1", Place(primary=None))  # back, but it does not know its place yet
+    ready = Ready()
+    made.ledgers["n1"].on_place(Disks.PLACE, ready)
+    ready.send = []  # the network loses what it tells its backup
+    made.ask(m.LedgerOpen(stage="s0", epoch=2, query="q"))
+    made.sync("n1", "n2")
+    assert states(made) == [3]
+    assert made.disk["n1"] == made.disk["n2"] == KeptPage(4, parts.LedgerPage("q", 2, commit(3)))
+
+
+def test_whoever_takes_over_from_a_ledger_that_died_while_it_wrote_answers_with_the_commit():
+    made = Disks()
+    made.ask(write(3))
+    made.sync("n2")
+    made.place("n2", Place(primary="n2", epoch=2, since=5))
+    made.ask(write(3), "n2")
+    made.sync("n2")
+    assert states(made) == [3]
+
+
+def test_a_ledger_that_alone_has_a_commit_on_disk_has_told_nobody():
+    made = Disks()
+    made.pending["n2"].append(Ready())  # a disk that hangs
+    made.ask(write(3))
+    made.sync("n1")
+    assert states(made) == []
+    made.start("n2")
+    made.sync("n1", "n2")
+    assert made.disk["n2"].page.commit == commit(2)  # nobody was told, and it may be that nobody ever is
+    ready = Ready()
+    made.ledgers["n1"].on_tick(ready)
+    made.do("n1", ready)
+    made.sync("n1", "n2")
+    assert states(made) == [3]
+
+
+def test_a_driver_that_waits_while_a_later_one_is_found_on_the_other_disk_is_refused():
+    made = Disks()
+    made.ask(m.LedgerOpen(stage="s0", epoch=2, query="q"))
+    made.sync("n2")
+    made.start("n1", Place(primary=None))
+    ready = Ready()
+    made.ledgers["n1"].on_place(Disks.PLACE, ready)
+    made.ask(write(3, epoch=1))  # of the one before: this life of the ledger does not know better yet
+    made.sync("n1", "n2")
+    assert [x.reason for x in made.told if isinstance(x, m.Refused)] == [HandOverReason.EPOCH_OVER]
+    assert states(made) == []
 
 
 def test_an_older_driver_is_refused_and_a_foreign_query_too():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ready import TICK, BatchDone, Idle, Ready, Received, Tick
+from holdfast.core.ready import AGAIN, TICK, BatchDone, Idle, Ready, Received, Tick
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model.config import MS
@@ -231,3 +231,52 @@ def test_a_machine_that_always_has_work_is_still_told_of_time_and_of_rows():
     wait_for(lambda: Received("n1", DATA) in script.seen)
     wait_for(lambda: sum(isinstance(event, Tick) for event in script.seen) >= 3)
     loop.stop()
+
+
+def test_early_messages_wait_for_earlier_writes_but_not_for_those_of_their_own_step():
+    trace = OrderTrace(slow_disk_s=0.05)
+
+    def answer(event: Any, now_ns: int) -> Ready:
+        ready = Ready()
+        if isinstance(event, str):
+            ready.early = [(f"early {event}", PULL)]
+            ready.persist = [(event, 1)]
+            ready.send = [(event, PULL)]
+        return ready
+
+    loop = MachineLoop(Script(answer), trace.send, disk=trace)
+    loop.start(Ready())
+    loop.post("a")
+    loop.post("b")  # its early message may speak of what "a" writes
+    wait_for(lambda: ("send", "b") in trace.lines)
+    loop.stop()
+    assert trace.lines[0] == ("send", "early a")
+    assert trace.lines.index(("disk", "a")) < trace.lines.index(("send", "early b"))
+    assert trace.lines.index(("disk", "b")) < trace.lines.index(("send", "b"))
+
+
+def test_what_nobody_waits_for_is_done_after_the_messages_and_before_heavy_ones():
+    trace = OrderTrace()
+    gate = threading.Event()
+
+    def answer(event: Any, now_ns: int) -> Ready:
+        ready = Ready()
+        if event == "block":
+            gate.wait(5)
+        if event == "seal":
+            ready.send, ready.again = [("driver", PULL)], True
+        if event is AGAIN:
+            trace.lines.append("again")
+        if isinstance(event, Received):
+            trace.lines.append("heavy")
+        return ready
+
+    loop = MachineLoop(Script(answer), trace.send, disk=trace)
+    loop.start(Ready())
+    loop.post("block")
+    loop.received("n1#1", DATA)
+    loop.post("seal")
+    gate.set()
+    wait_for(lambda: "heavy" in trace.lines)
+    loop.stop()
+    assert trace.lines == [("send", "driver"), "again", "heavy"]

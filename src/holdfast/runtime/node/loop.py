@@ -2,8 +2,9 @@
 
 The loop never waits for a disk or a socket. What a step wants persisted, sent and applied goes to an outbox thread,
 which does it in the order of `core/ready.py`: write and sync, then send, then apply; first in, first out, so nothing
-that a later step says can overtake what it stands on. While nothing waits in the outbox and a step has nothing to
-persist, the loop hands messages to the links itself: that saves a change of threads on the way of every row.
+that a later step says can overtake what it stands on. While nothing waits in the outbox, the loop hands messages that
+wait for no write to the links itself: that saves a change of threads on the way of every row. A machine without a disk
+has no outbox at all.
 
 Small messages of membership and placement overtake rows, since rows may cost long steps and the core does not mind
 order. Time is the machine's monotonic clock and nothing else: a wall clock that jumps changes nothing.
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.ready import TICK, Effect, Idle, Machine, Ready, Received
+from holdfast.core.ready import AGAIN, TICK, Effect, Idle, Machine, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model import messages as m
 from holdfast.model.ids import Address
@@ -209,15 +210,37 @@ class MachineLoop:
         self._wants_idle = self._wants_idle or ready.idle
         if ready.notes and self._on_notes is not None:
             self._on_notes(ready.notes)
-        if not (ready.persist or ready.send or ready.apply):
+        if ready.again:
+            with self._wanted:
+                self._urgent.append(AGAIN)
+        if not (ready.persist or ready.early or ready.send or ready.apply):
+            return
+        if self._disk is None:
+            self._send_early(ready)
+            self._finish(ready)
             return
         with self._leaving:
-            if ready.persist or ready.apply or self._outbox or self._in_hand:
-                self._outbox.append(ready)
-                self._leaving.notify()
-                return
+            free = not (self._outbox or self._in_hand)  # only this thread fills it: it stays free
+        if free:
+            self._send_early(ready)
+        if free and not (ready.persist or ready.apply):
+            self._finish(ready)
+            return
+        with self._leaving:
+            self._outbox.append(ready)
+            self._leaving.notify()
+
+    def _send_early(self, ready: Ready) -> None:
+        early, ready.early = ready.early, []
+        for target, message in early:
+            self._send(target, message)
+
+    def _finish(self, ready: Ready) -> None:
         for target, message in ready.send:
             self._send(target, message)
+        if self._on_effect is not None:
+            for effect in ready.apply:
+                self._on_effect(effect)
 
     # --- the outbox's thread
 
@@ -241,15 +264,16 @@ class MachineLoop:
 
     def _do(self, taken: list[Ready]) -> None:
         """Everything that waits, with one sync: what is sent may only come later than it could."""
+        for ready in taken:  # early ones wait for what earlier steps have written, and no longer
+            self._send_early(ready)
+            if ready.persist:
+                break
         items = [item for ready in taken for item in ready.persist]
         if items and self._disk is not None:
             self._disk.write(items)
         for ready in taken:
-            for target, message in ready.send:
-                self._send(target, message)
-            if self._on_effect is not None:
-                for effect in ready.apply:
-                    self._on_effect(effect)
+            self._send_early(ready)
+            self._finish(ready)
 
 
 class _Question:
