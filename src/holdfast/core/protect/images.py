@@ -28,7 +28,7 @@ from holdfast.model.record import Place
 #: A joining seat that has not pasted a round for so many retries is brought up anew, so that it holds nobody up.
 SCAN_RETRIES_MAX = 20
 #: A capture that is not answered is sent again after twice the retry time, then after twice that, up to this often.
-DOUBLINGS_MAX = 4
+DOUBLINGS_MAX = 2
 
 
 class Images:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 SECOND_NS = 1_000_000_000
+#: What may be sent ahead of the limit: a node looks for such work at least every 100 ms, and keeps up with it so.
+AHEAD_NS = 100_000_000
 
 
 class Pace:
@@ -15,7 +17,7 @@ class Pace:
         self.free_ns = 0
 
     def is_free(self, now_ns: int) -> bool:
-        return now_ns >= self.free_ns
+        return now_ns >= self.free_ns - AHEAD_NS
 
     def spend(self, count_bytes: int, now_ns: int) -> None:
         if self.bytes_per_s is not None:

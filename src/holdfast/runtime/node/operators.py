@@ -83,7 +83,6 @@ class ShardOperator:
     # --- rows
 
     def step(self, edge: Edge, rows: Any, watermark: int) -> tuple[Any, ...]:
-        self._just_captured = False
         try:
             made = self._take(self._inputs[edge], rows) if len(rows) else []
         except (InputError, MemoryLimitError, ConfigError):
@@ -164,6 +163,8 @@ class ShardOperator:
                 amounts = (piece.chunk.n_records, 0)
             case OperatorState():
                 amounts = (piece.capture.n_new, piece.capture.n_updated)
+            case StateSlice():
+                amounts = (len(piece) // 64, 0)  # about: what a slice holds shows only when all are there
             case _:
                 amounts = (0, 0)
         return int(self.op.paste_cost.estimate(*amounts) * 1e9)
