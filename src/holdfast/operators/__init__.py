@@ -11,13 +11,14 @@ from holdfast.kernelcache import versioned
 
 with versioned():
     from holdfast.operators.aggregate import Window, WindowAggregate
-    from holdfast.operators.aggregates import Agg, MergeableAggregate, register
+    from holdfast.operators.aggregates import Agg
     from holdfast.operators.build import build, rows_in, rows_schema, wire_schema
     from holdfast.operators.capture import Capture
     from holdfast.operators.chunk import END, START, Chunk
     from holdfast.operators.count_window import CountWindow, CountWindowAggregate
     from holdfast.operators.join import LEFT, RIGHT, Join, SameWindow, Within
     from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator
+    from holdfast.operators.registry import MergeableAggregate, register
     from holdfast.operators.union import Union, Watermarks
     from holdfast.operators.warmup import warm_up
 

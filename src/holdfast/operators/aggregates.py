@@ -18,20 +18,16 @@ One's own aggregates: `register(MergeableAggregate(...))`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError
 from holdfast.operators import merge
-from holdfast.operators.columns import Column, column_of, decode, encode, quoted, valid_of
+from holdfast.operators.columns import Column, decode, encode, quoted, valid_of
 from holdfast.operators.wide import divide_half_up, exceeds, to_double
-from holdfast.state.intrinsics import load_float, store_float
 
 Words = NDArray[np.int64]
 #: Set by `finish` for states whose result does not fit: (states, what Spark calls the result type).
@@ -75,13 +71,13 @@ class Function(Protocol):
         """Write the states that Spark computed; returns their flags."""
         ...
 
-    def merge(self, place: Place, to: Words, source: Words) -> None: ...
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None: ...
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]: ...
 
 
 @dataclass(frozen=True)
-class Place:
+class WordsAt:
     """Where an aggregate's words are in a state, and the heap of its long values."""
 
     column: int
@@ -91,7 +87,7 @@ class Place:
     heap: int
 
 
-def _no_flags(n: int) -> Words:
+def no_flags(n: int) -> Words:
     return np.zeros(n, np.int64)
 
 
@@ -109,13 +105,13 @@ class Count:
 
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         out[:, 0] = 1 if array is None else valid_of(array)
-        return _no_flags(n)
+        return no_flags(n)
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         out[:, 0] = arrays[0].to_numpy(zero_copy_only=False)
-        return _no_flags(len(out))
+        return no_flags(len(out))
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_count(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
@@ -185,7 +181,7 @@ class SumWide:
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         return self._lift_partial_sum(arrays, out)
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_sum_wide(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
@@ -220,7 +216,7 @@ class AverageWide(SumWide):
         out[:, 2] = arrays[-1].to_numpy(zero_copy_only=False)
         return self._lift_partial_sum(arrays, out)
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_average_wide(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
@@ -252,7 +248,7 @@ class SumFloat:
         out[:, 0] = encode(arrays[0], Column("", pa.float64()))[:, 0]
         return _has(arrays[0])
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_sum_float(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
@@ -277,7 +273,7 @@ class AverageFloat(SumFloat):
         out[:, 1] = arrays[1].to_numpy(zero_copy_only=False)
         return super().lift_partial(arrays, out)
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_average_float(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
@@ -286,7 +282,7 @@ class AverageFloat(SumFloat):
         return pa.array(sums / np.where(null, 1, words[:, 1]), mask=null), None
 
 
-def _as_doubles(array: pa.Array, column: Column) -> NDArray[np.float64]:
+def as_doubles(array: pa.Array, column: Column) -> NDArray[np.float64]:
     """Numbers of any type as doubles; null is 0."""
     words = encode(array, column)
     if column.is_decimal:
@@ -313,21 +309,21 @@ class Deviation:
     def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
         assert array is not None
         states = out.view(np.float64)
-        values = _as_doubles(array, self.column)
+        values = as_doubles(array, self.column)
         states[:, 0] = valid_of(array)
         states[:, 1] = values
         # as Spark's first update: 0 for a number, NaN for a NaN or an infinity
         with np.errstate(invalid="ignore"):
             states[:, 2] = values * 0.0
-        return _no_flags(n)
+        return no_flags(n)
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         states = out.view(np.float64)
         for i, array in enumerate(arrays):
             states[:, i] = array.fill_null(0).to_numpy(zero_copy_only=False)
-        return _no_flags(len(out))
+        return no_flags(len(out))
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_moments(place.pool, place.heap, to, source, place.column, place.flag_column, place.bit)
 
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
@@ -354,9 +350,9 @@ class Extreme:
         return _has(array)
 
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
-        return self.lift(arrays[0], len(out), _no_flags(0), out)
+        return self.lift(arrays[0], len(out), no_flags(0), out)
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         at = (place.column, place.flag_column, place.bit)
         if self.column.is_var:
             merge.merge_extreme_var(place.pool, place.heap, to, source, *at, self.sign)
@@ -394,7 +390,7 @@ class Pick:
     def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
         raise AssertionError("first and last need the rows")  # the operator has refused this before
 
-    def merge(self, place: Place, to: Words, source: Words) -> None:
+    def merge(self, place: WordsAt, to: Words, source: Words) -> None:
         merge.merge_pick(
             place.pool, place.heap, to, source, place.column, place.flag_column, place.bit,
             self.sign, self.column.words, self.column.is_var,
@@ -403,111 +399,3 @@ class Pick:
     def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
         null = (flags & merge.HAS == 0) | (flags & merge.SPECIAL != 0)
         return decode(words[:, 1 : self.words], null, self.column, pool, heap), None
-
-
-@dataclass(frozen=True)
-class MergeableAggregate:
-    """An aggregate of one's own over numbers.
-
-    `lift(values, valid)` makes the states of single rows, (rows, width) doubles; null rows must give the identity.
-    `merge(a, b)` adds state b into a, both arrays of `width` doubles; it must compile under Numba (nopython), be
-    associative and commutative, and have `identity` as its neutral element.
-    `finish(states)` gives the results, NaN for null.
-    """
-
-    name: str
-    width: int
-    identity: tuple[float, ...]
-    lift: Callable[[NDArray[np.float64], NDArray[np.bool_]], NDArray[np.float64]]
-    merge: Callable[[NDArray[np.float64], NDArray[np.float64]], None]
-    finish: Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
-
-class UserDefined:
-    result = pa.float64()
-    var_at: int | None = None
-    partial: Partial = ()
-
-    def __init__(self, column: Column, definition: MergeableAggregate, kernel: Callable) -> None:
-        self.column = column
-        self.definition = definition
-        self.words = definition.width
-        self.kernel = kernel
-        self.identity = np.array(definition.identity, np.float64).view(np.int64)
-
-    def lift(self, array: pa.Array | None, n: int, seq: Words, out: Words) -> Words:
-        assert array is not None
-        out.view(np.float64)[:] = self.definition.lift(_as_doubles(array, self.column), valid_of(array))
-        return _no_flags(n)
-
-    def lift_partial(self, arrays: list[pa.Array], out: Words) -> Words:
-        raise AssertionError("a user-defined aggregate needs the rows")  # the operator has refused this before
-
-    def merge(self, place: Place, to: Words, source: Words) -> None:
-        self.kernel(to, source, place.column, self.words)
-
-    def finish(self, words: Words, flags: Words, pool: int, heap: int) -> tuple[pa.Array, Overflow | None]:
-        results = self.definition.finish(np.ascontiguousarray(words[:, : self.words]).view(np.float64))
-        return pa.array(results, mask=np.isnan(results)), None
-
-
-_registry: dict[str, tuple[MergeableAggregate, Callable]] = {}
-
-
-def register(definition: MergeableAggregate) -> None:
-    """Make an aggregate of one's own known by its name. Compiles its merge now, not during a fail-over."""
-    if definition.name in _BUILT_IN:
-        raise ConfigError(f"aggregate {definition.name!r} exists already", hint="Choose another name.")
-    if len(definition.identity) != definition.width:
-        raise ConfigError(
-            f"aggregate {definition.name!r}: the identity has the wrong width",
-            detail=f"{len(definition.identity)} values for a state of {definition.width}.",
-        )
-    combine = njit(definition.merge)
-
-    @njit(nogil=True)
-    def kernel(to, source, column, width):
-        values = source.view(np.float64)
-        state = np.empty(width, np.float64)
-        for i in range(len(to)):
-            for w in range(width):
-                state[w] = load_float(to[i], column + w)
-            combine(state, values[i, column : column + width])
-            for w in range(width):
-                store_float(to[i], column + w, state[w])
-
-    scratch = np.zeros((1, definition.width), np.int64)
-    kernel(np.array([scratch.ctypes.data]), np.zeros((1, definition.width), np.int64), 0, definition.width)
-    _registry[definition.name] = (definition, kernel)
-
-
-_BUILT_IN = ("count", "sum", "avg", "stddev", "stddev_pop", "min", "max", "first", "last")
-
-
-def bind(agg: Agg, schema: pa.Schema, operator: str) -> Function:
-    """The function of an aggregate over a column of this schema."""
-    if agg.function == "count":
-        return Count(column_of(schema, agg.column, operator) if agg.column else None)
-    if agg.function not in _BUILT_IN and agg.function not in _registry:
-        known = ", ".join([*_BUILT_IN, *sorted(_registry)])
-        raise ConfigError(f"{operator}: no aggregate named {agg.function!r}", detail=f"There are {known}.")
-    if agg.column is None:
-        raise ConfigError(f"{operator}: {agg.function} needs a column", hint=f'Write Agg("{agg.function}", "x").')
-    column = column_of(schema, agg.column, operator)
-    if agg.function in ("min", "max"):
-        return Extreme(column, agg.function, 1 if agg.function == "min" else -1)
-    if agg.function in ("first", "last"):
-        return Pick(column, 1 if agg.function == "first" else -1, agg.ignore_nulls)
-    if not (column.is_float or column.is_integral or column.is_decimal):
-        raise ConfigError(
-            f"{operator}: {agg.function} of column {agg.column!r} makes no sense",
-            detail=f"It is {column.type}, not a number.",
-        )
-    if agg.function == "sum":
-        return SumFloat(column) if column.is_float else SumWide(column)
-    if agg.function == "avg":
-        return AverageFloat(column) if column.is_float else AverageWide(column)
-    if agg.function in ("stddev", "stddev_pop"):
-        return Deviation(column, sample=agg.function == "stddev")
-    definition, kernel = _registry[agg.function]
-    return UserDefined(column, definition, kernel)

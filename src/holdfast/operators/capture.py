@@ -32,7 +32,8 @@ from holdfast.state.hashmap import HashMap
 from holdfast.state.heap import extract_long, heap_free, is_long, long_fit, long_length, own_value, point_to
 from holdfast.state.intrinsics import load, store
 from holdfast.state.keys import Keys, make_keys
-from holdfast.state.slots import HEAP, RPP, SLOT_BITS, SlotStore, record_writable
+from holdfast.state.records import HEAP, RPP, SLOT_BITS, record_writable
+from holdfast.state.slots import SlotStore
 
 #: What of a record's first word travels: the null bits of a map's keys (an image links its records itself), or the next
 #: record of a list (an image takes the lists as they are).

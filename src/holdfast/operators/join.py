@@ -19,33 +19,37 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, check
 from holdfast.operators.capture import LINKS, Capture, Incoming, Part
 from holdfast.operators.chunk import END
 from holdfast.operators.columns import Column, check_schema, column_of, decode, encode, pack_keys, valid_of
+from holdfast.operators.join_rows import (
+    COLUMNS,
+    LOW,
+    MATCHED,
+    MATCHED_BIT,
+    NULLS,
+    NUMBER,
+    ROWS,
+    TIME_WORD,
+    enter_rows,
+    find_pairs,
+    make_writable,
+    mark_matched,
+    store_rows,
+    unstore_rows,
+    walk_rows,
+)
 from holdfast.operators.operator import FOREVER, NEVER, StateConfig, StatefulOperator, numbers
-from holdfast.operators.panes import PaneMap, next_rid
+from holdfast.operators.panes import PaneMap
 from holdfast.operators.union import Watermarks
-from holdfast.state.heap import is_long, own_value
-from holdfast.state.intrinsics import load, store
 from holdfast.state.keys import VAR0, Keys, make_keys
-from holdfast.state.slots import HEAP, SlotStore, mark_touched, record_address, record_writable, slot_alloc, slot_free
+from holdfast.state.slots import SlotStore
 
 LEFT, RIGHT = 0, 1
-#: Words of a stored row, after the list word: null bits (and whether it has matched), time, number; then the columns.
-_NULLS, _TIME, _NUMBER, _COLUMNS = 1, 2, 3, 4
-_MATCHED_BIT = 62
-_MATCHED = 1 << _MATCHED_BIT
 COLUMNS_MAX = 62
-#: Value words of a key's record. The newest row of its list (rid + 1): the list runs from new to old, as the primary
-#: made it, since an image has every row in the same slot and takes over which row follows which. How many rows there
-#: are (low half), and the head of a second list (high half): while an image is being brought up, the first list has
-#: holes, and this one runs through the rows that are there, linked by the low half of a row's first word.
-_HEAD, _ROWS = 0, 1
-_LOW = 0xFFFFFFFF
 
 Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
@@ -95,109 +99,6 @@ class SameWindow:
         return self.size_us
 
 
-@njit(cache=True, nogil=True)
-def _store_rows(pool, s, to, matrix, var_columns, start):
-    """Put rows at the head of their keys' lists. How many are in; fewer than all at the memory limit."""
-    heap = load(s, HEAP)
-    for i in range(start, len(matrix)):
-        rid = slot_alloc(pool, s)
-        if rid < 0:
-            return i
-        at = record_address(pool, s, rid)
-        for w in range(matrix.shape[1]):
-            store(at, 1 + w, matrix[i, w])
-        for v in var_columns:
-            place = own_value(pool, heap, matrix[i, v], matrix[i, v + 1])
-            if is_long(matrix[i, v]) and place < 0:
-                for u in var_columns:
-                    if u >= v:
-                        store(at, 1 + u, 0)  # the heap has nothing of these
-                slot_free(pool, s, rid)
-                return i
-            store(at, 2 + v, place)
-        store(at, 0, load(to[i], _HEAD) << 32)
-        store(to[i], _HEAD, rid + 1)
-        store(to[i], _ROWS, load(to[i], _ROWS) + 1)
-    return len(matrix)
-
-
-@njit(cache=True, nogil=True)
-def _unstore_rows(pool, s, to, count):
-    """Undo `_store_rows` for the first `count` rows, the last one first."""
-    for i in range(count - 1, -1, -1):
-        rid = load(to[i], _HEAD) - 1
-        store(to[i], _HEAD, next_rid(load(record_address(pool, s, rid), 0)))
-        store(to[i], _ROWS, load(to[i], _ROWS) - 1)
-        slot_free(pool, s, rid)
-
-
-@njit(cache=True, nogil=True)
-def _enter(pool, s, to, rids, links):
-    """Make rows that are in their slots already known to their keys: see `_ROWS` for the two lists."""
-    for i in range(len(rids)):
-        at = record_address(pool, s, rids[i])  # its page was written just before
-        rows = load(to[i], _ROWS)
-        store(at, 0, (links[i] & LINKS) | next_rid(rows))
-        store(to[i], _ROWS, ((rids[i] + 1) << 32) | ((rows & _LOW) + 1))
-        head = load(to[i], _HEAD)
-        if head == 0 or load(record_address(pool, s, head - 1), _NUMBER) < load(at, _NUMBER):
-            store(to[i], _HEAD, rids[i] + 1)
-
-
-@njit(cache=True, nogil=True)
-def _pairs(pool, key_slots, s, found, value_at, times, low, high, check_time, rows, partners):
-    """Pairs of (input row, stored row) in the given buckets; counts only if `rows` is empty."""
-    k = 0
-    fill = len(rows) > 0
-    for i in range(found.shape[1]):
-        for d in range(found.shape[0]):
-            if found[d, i] < 0:
-                continue
-            at = load(record_address(pool, key_slots, found[d, i]), value_at + _HEAD)
-            while at > 0:
-                record = record_address(pool, s, at - 1)
-                distance = load(record, _TIME) - times[i]
-                if not check_time or (low <= distance <= high):
-                    if fill:
-                        rows[k] = i
-                        partners[k] = at - 1
-                    k += 1
-                at = next_rid(load(record, 0))
-    return k
-
-
-@njit(cache=True, nogil=True)
-def _make_writable(pool, s, rids):
-    """So that marking them cannot fail. 0, or -2 when a page cannot be cloned."""
-    for i in range(len(rids)):
-        if record_writable(pool, s, rids[i]) < 0:
-            return -2
-    return 0
-
-
-@njit(cache=True, nogil=True)
-def _mark_matched(pool, s, rids):
-    for i in range(len(rids)):
-        at = record_address(pool, s, rids[i])
-        if not load(at, _NULLS) & _MATCHED:
-            store(at, _NULLS, load(at, _NULLS) | _MATCHED)
-            mark_touched(s, rids[i])
-
-
-@njit(cache=True, nogil=True)
-def _walk_rows(pool, s, values, arrived, out):
-    """Rows of keys, by the list that is whole; how many, never more than there is room for."""
-    k = 0
-    for i in range(len(values)):
-        at = next_rid(values[i, _ROWS]) if arrived else values[i, _HEAD]
-        while at > 0 and k < len(out):
-            out[k] = at - 1
-            k += 1
-            link = load(record_address(pool, s, at - 1), 0)
-            at = link & _LOW if arrived else next_rid(link)
-    return k
-
-
 class _Side:
     """The waiting rows of one stream."""
 
@@ -216,7 +117,7 @@ class _Side:
         self.keys = [column_of(schema, name, operator) for name in on]
         self.key_kinds = tuple(k for c in self.keys for k in c.kinds)
         self.places: list[int] = []
-        at = _COLUMNS
+        at = COLUMNS
         for column in self.columns:
             self.places.append(at)
             at += column.words
@@ -232,14 +133,14 @@ class _Side:
     def matrix(self, batch: pa.RecordBatch, first: int, matched: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Rows as words, without the list word."""
         out = np.zeros((batch.num_rows, self.words), np.int64)
-        out[:, _NULLS - 1] = matched.astype(np.int64) << _MATCHED_BIT
-        out[:, _TIME - 1] = batch.column(self.time.name).view(pa.int64()).to_numpy(zero_copy_only=False)
-        out[:, _NUMBER - 1] = numbers(first, batch.num_rows)
+        out[:, NULLS - 1] = matched.astype(np.int64) << MATCHED_BIT
+        out[:, TIME_WORD - 1] = batch.column(self.time.name).view(pa.int64()).to_numpy(zero_copy_only=False)
+        out[:, NUMBER - 1] = numbers(first, batch.num_rows)
         for i, (column, at) in enumerate(zip(self.columns, self.places, strict=True)):
             array = batch.column(column.name)
             out[:, at - 1 : at - 1 + column.words] = encode(array, column)
             if array.null_count:
-                out[:, _NULLS - 1] |= (~valid_of(array)).astype(np.int64) << i
+                out[:, NULLS - 1] |= (~valid_of(array)).astype(np.int64) << i
         return out
 
     def decode(
@@ -249,7 +150,7 @@ class _Side:
         out = []
         for i, (column, at) in enumerate(zip(self.columns, self.places, strict=True)):
             if only is None or column in only:
-                null = (words[:, _NULLS] >> i) & 1 != 0
+                null = (words[:, NULLS] >> i) & 1 != 0
                 out.append(decode(words[:, at : at + column.words], null, column, pool, heap))
         return out
 
@@ -334,7 +235,7 @@ class Join(StatefulOperator):
             self._prepare_marks(other, partners)
         self._insert(side, keys, side.matrix(batch, self.rows, matched))
         if self.outer and which == RIGHT:
-            _mark_matched(self.pool.at, other.rows.at, partners)
+            mark_matched(self.pool.at, other.rows.at, partners)
         self.rows += batch.num_rows
         outputs.append(pairs)
         return pa.Table.from_batches(outputs, self.output_schema)
@@ -398,10 +299,10 @@ class Join(StatefulOperator):
         slots = other.map.map.slots
         args = (self.pool.at, slots.at, other.rows.at, found, 1 + len(other.map.kinds), times, low, high, check_time)
         none = np.zeros(0, np.int64)
-        count = _pairs(*args, none, none)
+        count = find_pairs(*args, none, none)
         rows, partners = np.empty(count, np.int64), np.empty(count, np.int64)
         if count:
-            _pairs(*args, rows, partners)
+            find_pairs(*args, rows, partners)
         return rows, partners
 
     def _joined(
@@ -423,21 +324,21 @@ class Join(StatefulOperator):
         return pairs, keep
 
     def _prepare_marks(self, side: _Side, rids: NDArray[np.int64]) -> None:
-        if _make_writable(self.pool.at, side.rows.at, rids) < 0:
+        if make_writable(self.pool.at, side.rows.at, rids) < 0:
             self.pool.make_room()
-            if _make_writable(self.pool.at, side.rows.at, rids) < 0:
+            if make_writable(self.pool.at, side.rows.at, rids) < 0:
                 raise self.pool.limit_error()
 
     def _insert(self, side: _Side, keys: Keys, matrix: NDArray[np.int64]) -> None:
         to, fresh = side.map.upsert(keys, np.zeros(2, np.int64))
         to = to + 8 * (1 + len(side.map.kinds))
         var_columns = np.array([v - 1 for v in side.var_at], np.int64)
-        done = _store_rows(self.pool.at, side.rows.at, to, matrix, var_columns, 0)
+        done = store_rows(self.pool.at, side.rows.at, to, matrix, var_columns, 0)
         if done < len(matrix):
             self.pool.make_room()
-            done = _store_rows(self.pool.at, side.rows.at, to, matrix, var_columns, done)
+            done = store_rows(self.pool.at, side.rows.at, to, matrix, var_columns, done)
             if done < len(matrix):
-                _unstore_rows(self.pool.at, side.rows.at, to, done)
+                unstore_rows(self.pool.at, side.rows.at, to, done)
                 side.map.undo(fresh)
                 raise self.pool.limit_error()
 
@@ -477,8 +378,8 @@ class Join(StatefulOperator):
         out: list[pa.RecordBatch] = []
         if self.outer and side is self.sides[LEFT]:
             words = side.rows.gather(rids, 0, side.rows.record_words)
-            words = words[words[:, _NULLS] & _MATCHED == 0]
-            words = words[np.lexsort([words[:, _NUMBER], words[:, _TIME]])]
+            words = words[words[:, NULLS] & MATCHED == 0]
+            words = words[np.lexsort([words[:, NUMBER], words[:, TIME_WORD]])]
             out.append(self._with_nulls(side.decode(words, self.pool.at, side.rows.heap.at)))
         self._drop(side, rids, bound)
         return out
@@ -487,8 +388,8 @@ class Join(StatefulOperator):
         side.rows.pages.load_all()
         keys = side.map.rids_of(NEVER, bound)
         values = side.map.map.slots.gather(keys, 1 + len(side.map.kinds), 2)
-        rids = np.empty(int((values[:, _ROWS] & _LOW).sum()), np.int64)
-        found = _walk_rows(self.pool.at, side.rows.at, values, self.scanned != END, rids)
+        rids = np.empty(int((values[:, ROWS] & LOW).sum()), np.int64)
+        found = walk_rows(self.pool.at, side.rows.at, values, self.scanned != END, rids)
         check(found == len(rids), "a list of rows is not as long as its key says", f"{found} of {len(rids)}")
         return rids
 
@@ -527,7 +428,7 @@ class Join(StatefulOperator):
             self._drop(side, self._rows_below(side, part.drop_below), part.drop_below)
             side.dropped_below = part.drop_below
         incoming = Incoming(part, side.rows, self.name, below)
-        following = (incoming.words[:, 0] >> 32) & _LOW
+        following = (incoming.words[:, 0] >> 32) & LOW
         incoming.check_rids(following[following > 0] - 1)
         side.rows.place(incoming.new)
         incoming.write_values()
@@ -538,11 +439,11 @@ class Join(StatefulOperator):
         arrays = side.decode(incoming.words, 0, 0, only=side.keys)
         names = [c.name for c in side.columns if c in side.keys]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
-        buckets = np.floor_divide(incoming.words[:, _TIME], self.window.bucket_us)
+        buckets = np.floor_divide(incoming.words[:, TIME_WORD], self.window.bucket_us)
         keys, _ = pack_keys(batch, side.keys, buckets, side.map.kinds)
         to, _ = side.map.upsert(keys, np.zeros(2, np.int64))
         links = np.ascontiguousarray(incoming.words[:, 0])
-        _enter(self.pool.at, side.rows.at, to + 8 * (1 + len(side.map.kinds)), incoming.new, links)
+        enter_rows(self.pool.at, side.rows.at, to + 8 * (1 + len(side.map.kinds)), incoming.new, links)
 
     def _forget(self) -> None:
         for side in self.sides:

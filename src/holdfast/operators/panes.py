@@ -18,7 +18,7 @@ from holdfast.state.intrinsics import load, store
 from holdfast.state.keys import PLAIN, Keys, make_keys
 from holdfast.state.ordered import OrderedMap, ordered_find, ordered_put, ordered_remove
 from holdfast.state.pages import PagePool
-from holdfast.state.slots import record_address
+from holdfast.state.records import record_address
 
 #: Words of a pane's entry: its number, the first record of its list (rid + 1), how many there are.
 _PANE, _HEAD, _COUNT = range(3)

@@ -10,8 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError
-from holdfast.operators.aggregates import Agg, Count, Deviation, Function, Overflow, Place, UserDefined, bind
+from holdfast.operators.aggregates import Agg, Count, Deviation, Function, Overflow, WordsAt
 from holdfast.operators.columns import Column, long_bytes
+from holdfast.operators.registry import UserDefined, bind
 
 _AGGREGATES_PER_FLAG_WORD = 32
 
@@ -114,7 +115,7 @@ class Program:
         """Merge row i of `source` into the state whose first value word is at the address `to[i]`."""
         for i, function in enumerate(self.functions):
             word, bit = divmod(i, _AGGREGATES_PER_FLAG_WORD)
-            function.merge(Place(self.columns[i], word, 2 * bit, pool, heap), to, source)
+            function.merge(WordsAt(self.columns[i], word, 2 * bit, pool, heap), to, source)
 
     # -- what comes out -----------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ from holdfast.state.pagetable import (
     readable,
     writable,
 )
-from holdfast.state.slots import (
+from holdfast.state.records import (
     BITMAP_WORDS,
     FIRST,
     HEAP,
@@ -93,13 +93,13 @@ from holdfast.state.slots import (
     TOUCHED,
     VAR_AT,
     VARS,
-    SlotStore,
     is_taken,
     record_address,
     slot_alloc,
     slot_free,
     slot_place,
 )
+from holdfast.state.slots import SlotStore
 
 BLOCK_ROWS = 32
 

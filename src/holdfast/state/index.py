@@ -35,7 +35,7 @@ from holdfast.state.pagetable import (
     readable,
     writable,
 )
-from holdfast.state.slots import HEAP, KW, PAGES, page_of, record_address
+from holdfast.state.records import HEAP, KW, PAGES, page_of, record_address
 
 KIND_INDEX = 2
 

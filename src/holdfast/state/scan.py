@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from holdfast.state.heap import is_long, long_length
 from holdfast.state.intrinsics import load, trailing_zeros
 from holdfast.state.pagetable import HOLE, N, physical
-from holdfast.state.slots import BITMAP_WORDS, BITS, PAGES, RW, SLOT_BITS, VAR_AT, VARS, SlotStore, record_address
+from holdfast.state.records import BITMAP_WORDS, BITS, PAGES, RW, SLOT_BITS, VAR_AT, VARS, record_address
+from holdfast.state.slots import SlotStore
 
 #: Bytes that the number of a record takes beside its words.
 RID_BYTES = 4

@@ -26,7 +26,7 @@ from holdfast.errors import ConfigError, InvariantError, MemoryLimitError
 from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.index import DEPTH, home_of, tag_of
 from holdfast.state.keys import PLAIN, VAR0, VAR1, make_keys
-from holdfast.state.slots import SLOT_BITS
+from holdfast.state.records import SLOT_BITS
 
 _DOMAIN = (0, 1, -1, 2**63 - 1, -(2**63), 255, 1 << 32)
 

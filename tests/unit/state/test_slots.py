@@ -8,7 +8,8 @@ from state_tools import check_pool, load_pool, save, small_pool
 
 from holdfast.errors import ConfigError, InvariantError
 from holdfast.state.pages import PagePool
-from holdfast.state.slots import SlotStore, record_writable, slot_alloc, slot_free, slot_place
+from holdfast.state.records import record_writable, slot_alloc, slot_free, slot_place
+from holdfast.state.slots import SlotStore
 
 
 def _store(pages: int = 64, value_words: int = 7) -> SlotStore:
