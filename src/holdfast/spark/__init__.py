@@ -6,7 +6,8 @@ stage.py       foreachBatch                                     sink.py        f
 collect.py     a micro-batch to Arrow, late rows apart          partial.py     grouped by (pane, key)
 hand_over.py   run a batch, wait until it counts                late.py        late rows, recorded exactly once
 datasource.py  format("holdfast")                               fetch.py       rows of an edge, from whoever has them
-connect.py     the way to the nodes                             reasons.py     why a query failed, in one line
+follower.py    where a stream stands, without its rows          connect.py     the way to the nodes
+reasons.py     why a query failed, in one line
 port.py        rows from a program of the user's own            writer.py      format("holdfast"), written to
 """
 

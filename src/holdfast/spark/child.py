@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.model.plan import Plan, StagePlan
-from holdfast.spark.hand_over import Fenced, Stopped
+from holdfast.spark.hand_over import StageFenced, Stopped
 from holdfast.spark.reasons import Reason
 
 LOOK_S = 0.1
@@ -200,7 +200,7 @@ def main() -> None:
     threading.Thread(target=ears.listen, name="stdin", daemon=True).start()
     try:
         code = StageProcess(order, mouth, ears).run()
-    except Fenced as error:
+    except StageFenced as error:
         mouth.say("failed", **Reason(order["stage"], error).fields())
         code = FENCED
     except BaseException as error:

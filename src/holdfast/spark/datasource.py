@@ -27,14 +27,11 @@ queues can be trimmed (and at once when a stream ends, or with `watermarks`, whi
 
 from __future__ import annotations
 
-import json
 import os
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -54,49 +51,26 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.core.reader import Piece, Reader, rows_of
+from holdfast.core.reader import Piece
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.ids import Edge, maker_of, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
-from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
-from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.net.transport import Peer
-from holdfast.runtime.node.loop import MachineLoop
-from holdfast.spark.connect import WAIT_S, Run, Target, let_go, plan_of, port_of, run_of
-from holdfast.spark.fetch import Gone, Order, fetch
-from holdfast.spark.hand_over import ask_config, ask_record
+from holdfast.spark.connect import WAIT_S, Target, let_go, plan_of, port_of, run_of
+from holdfast.spark.fetch import Order, RowsGone, fetch
+from holdfast.spark.follower import HOLD_S_MAX, POLL_S, Follower, Offset, ReadOptions, _silent, of_another_run
+from holdfast.spark.hand_over import ask_record
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
 #: One task reads at least this many rows: starting a task costs more than reading a few rows.
 TASK_ROWS_MIN = 50_000
-#: `latestOffset` waits so long for something new: Spark would only ask again.
-POLL_S = 0.1
 #: Without rows, a batch is planned after so long, so that positions can be acknowledged.
 EMPTY_S = 2.0
-#: A fail-over is waited out; a reader that has heard nothing for this time says so.
-HOLD_S_MAX = 60.0
 
 #: In a guest's offsets: the run. No edge is called so.
 RUN = "run"
-
-Offset = dict[Edge, list[int]]
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader is told; plain data, since it is pickled to wherever Spark wants it."""
-
-    run: Run
-    directory: str
-    stream: str
-    #: Empty: each reader gives itself a name, since one DataFrame may be read by several queries.
-    consumer: str
-    #: 0: not the pipeline's own.
-    epoch: int
-    parallelism: int
-    max_rows: int
-    watermarks: bool
 
 
 class HoldfastDataSource(DataSource):
@@ -105,12 +79,12 @@ class HoldfastDataSource(DataSource):
         return "holdfast"
 
     @cached_property
-    def settings(self) -> Options:
+    def settings(self) -> ReadOptions:
         options: Mapping[str, str] = self.options
         if not options.get("stream"):
             raise ConfigError('format("holdfast"): which stream?', hint='Give .option("stream", <operator\'s name>).')
         directory = options.get("run", "")
-        return Options(
+        return ReadOptions(
             run=run_of(options),
             directory=directory.removesuffix("run.json"),
             stream=options["stream"],
@@ -197,7 +171,7 @@ def read_pieces(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 class HoldfastReader(DataSourceReader):
     """Batch: everything that is retained now."""
 
-    def __init__(self, settings: Options, plan: Plan) -> None:
+    def __init__(self, settings: ReadOptions, plan: Plan) -> None:
         # a lease of its own: letting go of it must not end that of a stream with the same name
         self.settings = msgspec.structs.replace(settings, consumer=f"batch-{uuid.uuid4().hex[:12]}", epoch=0)
         self.plan = plan
@@ -217,7 +191,7 @@ class HoldfastReader(DataSourceReader):
         return read_pieces(partition)
 
 
-def hold(settings: Options, plan: Plan) -> tuple[Follower, Offset, Offset]:
+def hold(settings: ReadOptions, plan: Plan) -> tuple[Follower, Offset, Offset]:
     """A lease on everything that is retained now: who holds it, where it begins and where it ends."""
     edges = edges_of(plan.operator(settings.stream))
     until = time.monotonic() + HOLD_S_MAX
@@ -231,11 +205,11 @@ def hold(settings: Options, plan: Plan) -> tuple[Follower, Offset, Offset]:
             return follower, start, end
         except BaseException as error:
             follower.close()
-            if not isinstance(error, Gone) or time.monotonic() > until:  # trimmed between the look and the lease
+            if not isinstance(error, RowsGone) or time.monotonic() > until:  # trimmed between the look and the lease
                 raise
 
 
-def bounds(settings: Options, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
+def bounds(settings: ReadOptions, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
     """First retained and next position of edges, from their primaries. Waits for a fail-over to end."""
     run = settings.run
     until = time.monotonic() + HOLD_S_MAX
@@ -274,7 +248,9 @@ def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edg
     return found, trouble
 
 
-def orders(settings: Options, wanted: list[Piece], record: Record, query: str, *, last: bool = False) -> list[Pieces]:
+def orders(
+    settings: ReadOptions, wanted: list[Piece], record: Record, query: str, *, last: bool = False
+) -> list[Pieces]:
     """Pieces dealt out to tasks: few tasks if there is little to read."""
     rows = sum(piece.rows for piece in wanted)
     count = max(1, min(len(wanted), settings.parallelism, -(-rows // TASK_ROWS_MIN)))
@@ -305,7 +281,7 @@ def orders(settings: Options, wanted: list[Piece], record: Record, query: str, *
 
 
 class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, settings: Options) -> None:
+    def __init__(self, settings: ReadOptions) -> None:
         name = settings.consumer or f"reader-{uuid.uuid4().hex[:12]}"
         self.settings = msgspec.structs.replace(settings, consumer=name)
         self._follower: Follower | None = None
@@ -335,7 +311,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _own(self, offset: dict) -> Offset:
         """The positions of what Spark has kept, if they are of this run."""
         if not self.settings.epoch and offset.get(RUN) != self.plan.query:
-            raise _of_another_run(f"The run is {self.plan.query}, they are of {offset.get(RUN, 'an unknown one')}.")
+            raise of_another_run(f"The run is {self.plan.query}, they are of {offset.get(RUN, 'an unknown one')}.")
         return {edge: at for edge, at in offset.items() if edge != RUN}
 
     def initialOffset(self) -> dict:
@@ -390,135 +366,3 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._follower is not None:
             self._follower.close()
             self._follower = None
-
-
-class Follower:
-    """Follows edges without their rows: the core's Reader, on a loop of its own."""
-
-    def __init__(self, settings: Options, plan: Plan, start: Offset) -> None:
-        run = settings.run
-        self.consumer = settings.consumer
-        # nobody counts a guest's lives: of two programs with one name, the one that began later goes on
-        epoch = settings.epoch or time.time_ns()
-        spec = ReaderSpec(id=settings.consumer, edges=tuple(start), leased=not settings.epoch)
-        self._changed = threading.Event()
-        self._loop: MachineLoop | None = None
-        address = f"{settings.consumer}.{settings.stream}@{epoch}"
-        self.peer = Peer(address, run.endpoints, run.security(), self._hear)
-        record = ask_record(self.peer, _silent)
-        positions = {edge: position for edge, (position, _) in start.items()}
-        machine = Reader(
-            spec,
-            epoch,
-            plan.topology,
-            ask_config(self.peer),
-            record,
-            positions,
-            time.monotonic_ns(),
-        )
-        self._loop = MachineLoop(machine, self.peer.send, on_step=self._stepped, name=self.peer.address)
-        self._seen: dict[Edge, int] = {}
-        self._loop.start()
-
-    def _hear(self, source: str, message: Any) -> None:
-        if self._loop is not None:
-            self._loop.received(source, message)
-
-    def _stepped(self, now_ns: int) -> None:
-        assert self._loop is not None
-        latest = self._loop.machine.latest()  # pyright: ignore[reportAttributeAccessIssue]
-        if latest != self._seen:
-            self._seen = latest
-            self._changed.set()
-
-    def _ask(self, question: Any) -> Any:
-        assert self._loop is not None
-        if self._loop.failure is not None:
-            raise self._loop.failure
-        return self._loop.ask(question)
-
-    def acknowledge(self, offset: Offset) -> None:
-        positions = {edge: position for edge, (position, _) in offset.items()}
-        self._ask(lambda reader, now_ns: reader.commit(positions, now_ns))
-
-    def wait(self, limit_s: float) -> None:
-        self._changed.wait(limit_s)
-        self._changed.clear()
-
-    def reach(self, start: Offset, end: Offset, until: float) -> None:
-        """Wait until everything before `end` is known: its shard may have to make it again."""
-        while any(self.latest(start, 1 << 62)[0][edge][0] < position for edge, (position, _) in end.items()):
-            if time.monotonic() > until:
-                behind = {e: at for e, (at, _) in self.latest(start, 1 << 62)[0].items() if at < end[e][0]}
-                raise HoldfastError(
-                    'format("holdfast"): the stream has not reached the position it had before',
-                    detail=f"{json.dumps(behind)} of {json.dumps({e: end[e][0] for e in behind})}.",
-                    hint="`holdfast status` says which nodes are up.",
-                )
-            self.wait(POLL_S)
-
-    def latest(self, start: Offset, rows_max: int, ends: dict[Edge, int] | None = None) -> tuple[Offset, int]:
-        """As far as the edges have come since `start` (and no further than `ends`), and the rows in between."""
-
-        def look(reader: Reader, now_ns: int) -> tuple[Offset, int, dict[Edge, int], dict[Edge, BarReason]]:
-            found: Offset = {}
-            rows = 0
-            each_max = max(1, rows_max // max(1, len(reader.buffers)))
-            for edge, blocks in reader.buffers.items():
-                at, mark = start.get(edge, [0, WATERMARK_MIN])
-                taken = 0
-                for block in blocks:
-                    if block.start < at:
-                        continue  # before `start`: not acknowledged yet
-                    if block.start > at or (taken and taken + rows_of(block) > each_max):
-                        break
-                    if ends is not None and block.end > ends[edge]:
-                        break
-                    at, mark = block.end, block.watermark
-                    taken += rows_of(block)
-                rows += taken
-                found[edge] = [at, mark]
-            return found, rows, dict(reader.lost), dict(reader.barred)
-
-        found, rows, lost, barred = self._ask(look)
-        if BarReason.FENCED in barred.values():
-            raise HoldfastError(
-                f"another program reads as consumer {self.consumer!r}",
-                detail="It began later, and goes on; this one ends.",
-                hint='Give each its own name: .option("consumer", ...), or none.',
-            )
-        if barred:
-            raise _of_another_run(f"{json.dumps({e: start[e][0] for e in barred})} are not positions of this one.")
-        if lost:
-            raise Gone(
-                "rows of this stream were given up before they were read",
-                detail=f"{json.dumps(lost)}: the edges start there now. The reader's lease had lapsed.",
-                hint="Start with a new checkpoint to go on from what is retained; read more often, or raise `lease`.",
-            )
-        return found, rows
-
-    def pieces(self, start: Offset, end: Offset) -> list[Piece]:
-        """What tasks must fetch."""
-        first, last = ({edge: position for edge, (position, _) in offset.items()} for offset in (start, end))
-        return self._ask(lambda reader, now_ns: reader.pieces(first, last))
-
-    def record(self) -> Record:
-        return self._ask(lambda reader, now_ns: reader.record)
-
-    def close(self) -> None:
-        if self._loop is not None:
-            self._loop.stop()
-        self.peer.close()
-
-
-def _of_another_run(detail: str) -> HoldfastError:
-    return HoldfastError(
-        'format("holdfast"): these offsets are of another run of the pipeline',
-        detail=detail,
-        hint="Positions start at 0 in every run. Remove the query's checkpoint (checkpointLocation), or use a new "
-        "one, to read this run from what is retained.",
-    )
-
-
-def _silent(event: str, **fields: Any) -> None:
-    """The driver's Python process has nobody to tell."""

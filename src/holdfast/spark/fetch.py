@@ -51,7 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     last: bool = False
 
 
-class Gone(HoldfastError):
+class RowsGone(HoldfastError):
     """Fenced, or the rows are gone: waiting does not help."""
 
 
@@ -68,7 +68,7 @@ def fetch(order: Order, piece: Piece, limits: Limits = LIMITS) -> list[pa.Record
             time.sleep(max(0.0, (ready.wake_ns - time.monotonic_ns()) / 1e9))
     if errand.gone is not None:
         error = FetchError(errand.gone, errand.asked)
-        raise Gone(error.what, detail=error.detail, hint=error.hint)
+        raise RowsGone(error.what, detail=error.detail, hint=error.hint)
     if errand.answer is None:
         raise HoldfastError(
             f"rows of {piece.edge} did not come within {limits.limit_ns / 1e9:g} s",

@@ -2,7 +2,7 @@
 
 `StageDriver` decides, `MachineLoop` runs it; this is the door between Spark's thread and the loop's. A wait has no end
 of its own, since a node's death must never end a query: it ends when the batch counts, when a newer driver has taken
-over (`Fenced`), or when this process is told to stop. Meanwhile it says every so often what it waits for.
+over (`StageFenced`), or when this process is told to stop. Meanwhile it says every so often what it waits for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORD_S_MAX = 60.0
 Say = Callable[..., None]
 
 
-class Fenced(HoldfastError):
+class StageFenced(HoldfastError):
     """A newer driver of this stage exists, or its ledger is of another query: nothing more may be done here."""
 
     def __init__(self, what: str, *, reason: HandOverReason, detail: str = "", hint: str = "") -> None:
@@ -189,7 +189,7 @@ class StageHandOver:
             if isinstance(effect, kind):
                 return effect
             if isinstance(effect, StageFailed):
-                raise Fenced(
+                raise StageFenced(
                     f"stage {self.stage}: epoch {self.epoch} may not go on",
                     reason=effect.reason,
                     detail=effect.detail,

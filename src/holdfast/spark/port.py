@@ -37,7 +37,7 @@ from holdfast.model.reasons import HandOverReason
 from holdfast.runtime.net.transport import Caller
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import Run, Target
-from holdfast.spark.hand_over import Fenced, StageHandOver, Stopped
+from holdfast.spark.hand_over import StageFenced, StageHandOver, Stopped
 from holdfast.spark.late import LateRows
 
 #: How many times a driver that was fenced in the middle opens again.
@@ -166,7 +166,7 @@ def _with_door(target: Target, act: Any) -> Any:
             return act(_doors[key])
         except ConfigError:
             raise  # what is wrong is the batch, not the door
-        except Fenced as error:
+        except StageFenced as error:
             close(target)
             tries += 1
             if tries == TRIES:
@@ -191,7 +191,7 @@ def _opened(target: Target) -> StageHandOver:
             with _limited(hand_over, target.wait_s):
                 hand_over.open()
             return hand_over
-        except Fenced as error:
+        except StageFenced as error:
             hand_over.close()
             if error.reason is HandOverReason.FOREIGN:
                 raise ConfigError(

@@ -28,7 +28,7 @@ from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.spark import port
 from holdfast.spark.connect import Run, Target
-from holdfast.spark.hand_over import Fenced, Stopped
+from holdfast.spark.hand_over import StageFenced, Stopped
 
 
 def commit(k: int, writer: str = "a", watermark: int = 5, epoch: int = 1, batch: int | None = None) -> CommitRecord:
@@ -175,7 +175,7 @@ class Driver:
             cluster.siblings -= 1
             cluster.fence = port.next_epoch(cluster.fence)
         if self.epoch < cluster.fence:
-            raise Fenced("stage p may not go on", reason=HandOverReason.EPOCH_OVER)
+            raise StageFenced("stage p may not go on", reason=HandOverReason.EPOCH_OVER)
         number = cluster.last.batch + 1 if cluster.last else 0
         self.last = cluster.last = CommitRecord(
             query="q", batch=number, epoch=self.epoch, attempt=1, offsets=(spark_batch, spark_batch + 1),
