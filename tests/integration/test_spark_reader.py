@@ -24,7 +24,7 @@ from holdfast.spark import HoldfastDataSource
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SHARDS, RATE = 2, 2_000
-SHARDS = tuple(f"talkers-{i}" for i in range(SHARDS))
+IDS = tuple(f"talkers-{i}" for i in range(SHARDS))
 
 #: (end of the window, key, n, total), by shard.
 Rows = list[tuple[int, int, int, int]]
@@ -40,12 +40,12 @@ def talkers_plan() -> Plan:
     fields = {"name": "talkers", "kind": "aggregate", "shards": SHARDS, "mode": "passive", "inputs": (given,)}
     output = build(OperatorPlan(**fields, settings=settings, output=b"")).output_schema.serialize().to_pybytes()
     topology = Topology(
-        shards=tuple(ShardSpec(id=u, inputs=(f"s0>{u}",), outputs=(f"{u}.0",)) for u in SHARDS),
+        shards=tuple(ShardSpec(id=u, inputs=(f"s0>{u}",), outputs=(f"{u}.0",)) for u in IDS),
         stages=(
-            StageSpec(id="s0", shards=SHARDS, query="talkers-1", delay_ns=20_000, tick_ns=1_000),
+            StageSpec(id="s0", shards=IDS, query="talkers-1", delay_ns=20_000, tick_ns=1_000),
             StageSpec(id="r0", shards=(), query="talkers-1"),
         ),
-        readers=(ReaderSpec(id="r0", edges=tuple(f"{u}.0" for u in SHARDS)),),
+        readers=(ReaderSpec(id="r0", edges=tuple(f"{u}.0" for u in IDS)),),
     )
     return Plan(
         pipeline="talkers",
