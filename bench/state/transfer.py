@@ -26,7 +26,7 @@ DAY_US = 86_400 * 1_000_000
 BATCH = 250_000
 #: A record here: list word, pane, key, count, sum in two words; and its part of the index.
 RECORD_BYTES = 8 * 6 + 10
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 #: Memory beside the state that either side may take.
 SPARE_BYTES = 64 << 20
 

@@ -432,11 +432,15 @@ class PagePool:
     def abandon(self) -> None:
         """Give all memory back to the operating system at once; nobody may use the pool any more.
 
-        Pools, sets and structures refer to each other in circles, so that the memory would otherwise stay until the
-        garbage collector comes by, beside that of the pool that takes its place.
+        Pools, sets and structures refer to each other in circles, so that pages and tables would otherwise stay until
+        the garbage collector comes by, beside those of the pool that takes its place.
         """
         for snap in self._open:
             snap.close()
+        self._open.clear()
+        for pages in self.sets.values():
+            pages.on_load = pages.on_snapshot = None
+        self.sets.clear()
         self._mapping.madvise(mmap.MADV_DONTNEED)
 
     # -- figures ------------------------------------------------------------------------------------------------

@@ -104,13 +104,16 @@ def mark_touched(s, rid):
 
 @njit(cache=True)
 def _open_page(pool, s, lp):
-    """Nothing is on a page that has just been added."""
+    """Nothing is on a page that has just been added. Marks that are 0 stay unwritten: an image never needs theirs, and
+    memory that nobody has written takes no room."""
     store(load(s, COUNTS), lp, 0)
     bw = load(s, BITMAP_WORDS)
     for w in range(lp * bw, (lp + 1) * bw):
         store(load(s, BITS), w, 0)
-        store(load(s, FRESH), w, 0)
-        store(load(s, TOUCHED), w, 0)
+        if load(load(s, FRESH), w) != 0:
+            store(load(s, FRESH), w, 0)
+        if load(load(s, TOUCHED), w) != 0:
+            store(load(s, TOUCHED), w, 0)
 
 
 @njit(cache=True)
