@@ -27,6 +27,10 @@ from holdfast.runtime.net.links import key_of
 
 T = TypeVar("T")
 
+#: So long the messages of a step have to leave before what nobody waits for is done: the threads of links need the
+#: interpreter for that, and a kernel does not give it back before it is through.
+LEAVE_NS = 500_000
+
 
 class Disk(Protocol):
     def write(self, items: list[tuple[str, object]]) -> None:
@@ -78,6 +82,8 @@ class MachineLoop:
         self._stopped = False
         self.failure: BaseException | None = None
         self._wake_ns = 0
+        #: When to go on with what the last step left to do; 0: nothing.
+        self._again_ns = 0
         #: The machine has work for an idle moment.
         self._wants_idle = False
         #: When the present step began, and when the outbox began what it is doing; 0: nothing.
@@ -165,6 +171,13 @@ class MachineLoop:
                     if wait_s <= 0:
                         self._wake_ns = 0
                         return TICK
+                if self._again_ns:
+                    wait_s = (self._again_ns - self.clock()) / 1e9
+                    if wait_s <= 0:
+                        self._again_ns = 0
+                        return AGAIN
+                    self._wanted.wait(wait_s)
+                    continue
                 if self._queue:
                     return self._queue.pop(next(iter(self._queue)))
                 if self._wants_idle:
@@ -210,9 +223,8 @@ class MachineLoop:
         self._wants_idle = self._wants_idle or ready.idle
         if ready.notes and self._on_notes is not None:
             self._on_notes(ready.notes)
-        if ready.again:
-            with self._wanted:
-                self._urgent.append(AGAIN)
+        if ready.again and not self._again_ns:
+            self._again_ns = self.clock() + LEAVE_NS
         if not (ready.persist or ready.early or ready.send or ready.apply):
             return
         if self._disk is None:

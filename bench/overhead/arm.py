@@ -1,0 +1,82 @@
+"""One arm of `hand_over`: real nodes on loopback and a driver without Spark, of whichever tree PYTHONPATH names.
+
+    PYTHONPATH=TREE/src:TREE/tests python arm.py
+        '{"home": DIR, "batches": 200, "warm": 60, "rows": 1000, "shards": 4, "pause_s": 0.03}'
+
+Hands batches over through the same door as a stage does (`spark/hand_over.py`), first with a pause after each, as Spark
+makes one, then back to back; prints, as JSON, the milliseconds of each from `RunBatch` to `BatchDone`. It
+uses only what the trees it compares have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from support.nodes import Nodes  # pyright: ignore[reportMissingImports]
+from support.plans import layered_plan  # pyright: ignore[reportMissingImports]
+from support.source import rows  # pyright: ignore[reportMissingImports]
+
+from holdfast.model.ids import stage_edge
+from holdfast.spark import hand_over
+
+try:
+    from holdfast.runtime.net.rows import ArrowRows
+    from holdfast.runtime.net.security import Security
+except ImportError:  # before `runtime/` had rooms
+    from holdfast.runtime.rows import ArrowRows  # pyright: ignore[reportMissingImports]
+    from holdfast.runtime.security import Security  # pyright: ignore[reportMissingImports]
+from holdfast.runtime.shards import cut
+
+#: Its name has changed.
+_Door: Any = getattr(hand_over, "StageHandOver", None) or getattr(hand_over, "HandOver", None)
+#: Rows a second of event time: windows of 100 ms close as they would in a stream of this rate.
+RATE = 20_000
+
+
+def main() -> None:
+    asked: dict[str, Any] = json.loads(sys.argv[1])
+    plan = layered_plan(asked["shards"], 0, 1)
+    (stage, *_) = plan.topology.stages
+    foreign = msgspec.structs.replace(stage, foreign=True)  # no node starts a child for it: this process is its driver
+    topology = msgspec.structs.replace(plan.topology, stages=(foreign,), readers=())
+    plan = msgspec.structs.replace(plan, topology=topology, stages=plan.stages[:1])
+    home = Path(asked["home"])
+    nodes = Nodes(home, plan, 3)
+    try:
+        nodes.start()
+        nodes.wait_up()
+        print(json.dumps(_measure(nodes, plan, asked)), flush=True)
+    finally:
+        nodes.close()
+
+
+def _measure(nodes: Nodes, plan: Any, asked: dict[str, Any]) -> dict[str, list[float]]:
+    (stage,) = plan.topology.stages
+    shards = [edge.partition(">")[2] for edge, owner in plan.topology.producer.items() if owner == stage.id]
+    security = Security.load(nodes.dir / "secret")
+    door = _Door(plan, stage.id, 1, nodes.endpoints, security, lambda *_, **__: None)
+    door.open()
+    took: list[float] = []
+    size = asked["rows"]
+    warm, batches = asked["warm"], asked["batches"]
+    for number in range(warm + 2 * batches):
+        batch = rows(number * size, (number + 1) * size, RATE)
+        found = cut(batch, ("key",), len(shards))
+        parts = {stage_edge(stage.id, s): ArrowRows([p]) for s, p in zip(shards, found, strict=True)}
+        max_us = int(batch.column("ts").cast("int64").to_numpy().max())
+        began = time.perf_counter()
+        door.run(parts, spark_batch=number, plan="", max_us=max_us)
+        took.append((time.perf_counter() - began) * 1e3)
+        if number < warm + batches:
+            time.sleep(asked["pause_s"])
+    door.close()
+    return {"paced": took[warm : warm + batches], "back to back": took[warm + batches :]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Milliseconds of one batch from delivery to seal, before and after "deliver is the prepare", on the same machine.
+
+Real nodes on loopback, a driver without Spark, batches of 1,000 rows: `paced`, with a pause of 30 ms after each (Spark
+makes a longer one: it notes the batch and plans the next), and `back to back`. Paced is the wait of one batch; back to
+back, the nodes step a batch while the next is delivered, so that it is their CPU that is measured. `before` is the tree
+of commit 633d481 in a worktree of its own, `after` is this tree; each round runs one cluster of each, in turns, so that
+what else the machine does meanwhile hits both. A batch is timed from `RunBatch` to `BatchDone`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Report, scratch
+
+DESCRIPTION = "milliseconds of one batch from delivery to seal, before and after deliver was made the prepare"
+ROOT = Path(__file__).resolve().parents[2]
+BEFORE = "633d481"
+ROWS, SHARDS = 1_000, 4
+#: Rounds, batches of each, and those before that do not count.
+SIZE, QUICK_SIZE = (5, 200, 60), (1, 100, 50)
+LIMIT_S = 600.0
+PAUSE_S = 0.03
+PACES = ("paced", "back to back")
+#: Two-sided 95% of Student's t, by degrees of freedom.
+T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
+
+
+@contextmanager
+def _tree(base: Path) -> Iterator[Path]:
+    """The code as it was, in a worktree that is gone afterwards."""
+    home = base / "before"
+    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(home), BEFORE], cwd=ROOT, check=True)
+    try:
+        yield home
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(home)], cwd=ROOT, check=True)
+
+
+def _arm(tree: Path, home: Path, batches: int, warm: int) -> dict[str, list[float]]:
+    """One cluster of this tree: milliseconds of each batch, by pace."""
+    asked = {"home": str(home), "batches": batches, "warm": warm, "rows": ROWS, "shards": SHARDS, "pause_s": PAUSE_S}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "arm.py"), json.dumps(asked)],
+        env={**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree / 'tests'}"},
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the arm of {tree} failed:\n{done.stderr[-3_000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _row(number: int, arm: str, pace: str, took: list[float]) -> dict[str, Any]:
+    ordered = sorted(took)
+    return {
+        "round": number,
+        "arm": arm,
+        "pace": pace,
+        "batches": len(ordered),
+        "p50_ms": round(statistics.median(ordered), 3),
+        "p99_ms": round(ordered[int(len(ordered) * 0.99)], 3),
+        "least_ms": round(ordered[0], 3),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _interval(values: list[float]) -> tuple[float, float]:
+    """95% of the mean, if rounds are alike; of one round there is none."""
+    if len(values) < 2:
+        return (math.nan, math.nan)
+    half = T95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    return (statistics.mean(values) - half, statistics.mean(values) + half)
+
+
+def run(quick: bool) -> Report:
+    report = Report("overhead/hand_over", DESCRIPTION)
+    rounds, batches, warm = QUICK_SIZE if quick else SIZE
+    rows: list[dict[str, Any]] = []
+    with scratch("hand_over") as base, _tree(base) as before:
+        for number in range(rounds):
+            for arm, tree in (("before", before), ("after", ROOT)):
+                for pace, took in _arm(tree, base / f"{arm}-{number}", batches, warm).items():
+                    rows.append(_row(number, arm, pace, took))
+                    print(f"    {rows[-1]}", flush=True)
+    report.data = {"hand_over": rows}
+    _claims(report, rows)
+    report.plot = lambda figure: _plot(figure, rows)
+    report.notes.append(f"3 nodes on loopback, {SHARDS} shards, {ROWS} rows a batch; before: {BEFORE}, arms in turns")
+    return report
+
+
+def _claims(report: Report, rows: list[dict[str, Any]]) -> None:
+    for pace, name in ((p, n) for p in PACES for n in ("p50_ms", "p99_ms")):
+        mine = [r for r in rows if r["pace"] == pace]
+        before, after = ([r[name] for r in mine if r["arm"] == arm] for arm in ("before", "after"))
+        ratios = [b / a for a, b in zip(before, after, strict=True)]
+        ratio = statistics.median(after) / statistics.median(before)
+        low, high = _interval(ratios)
+        text = f"{ratio:.2f}: {statistics.median(before):.1f} -> {statistics.median(after):.1f} ms"
+        text += f", 95% of rounds' mean {low:.2f} to {high:.2f}"
+        report.claim(
+            f"hand-over of one batch, {pace}, {name[:3]}, after over before", "issue 12", "<= 0.5", text, ratio <= 0.5
+        )
+
+
+def _plot(figure, rows: list[dict[str, Any]]) -> None:
+    for axes, name in zip(figure.subplots(1, 2), ("p50_ms", "p99_ms"), strict=True):
+        for arm, pace in ((a, p) for p in PACES for a in ("before", "after")):
+            mine = [r for r in rows if (r["arm"], r["pace"]) == (arm, pace)]
+            axes.plot([r["round"] for r in mine], [r[name] for r in mine], marker="o", label=f"{arm}, {pace}")
+        axes.set_xlabel("round")
+        axes.set_ylabel(name.replace("_", ", "))
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend()
