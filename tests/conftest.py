@@ -27,6 +27,7 @@ CLUSTERS = (
     "test_core_conformance",
     "test_cut_network",
     "test_faults",
+    "test_large_state",
     "test_nodes",
     "test_spark_bad_input",
     "test_spark_between",

@@ -29,7 +29,7 @@ INSIDE = "HOLDFAST_TEST_APART"
 NOBODY = "02:00:00:00:00:01"
 
 
-def apart(test: Callable[[Path], None]) -> Callable[[Path], None]:
+def apart(test: Callable[[Path], None], limit_s: float = 240) -> Callable[[Path], None]:
     """Run a test in a process that may make networks of its own, and fail as it does."""
 
     @functools.wraps(test)
@@ -43,7 +43,7 @@ def apart(test: Callable[[Path], None]) -> Callable[[Path], None]:
         command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]  # not even a kill -9 of ours leaves it
         command += [*APART, sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider"]
         command += ["--basetemp", str(tmp_path / "apart"), where]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, INSIDE: "1"})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env={**os.environ, INSIDE: "1"})
         print(done.stdout, done.stderr)
         assert done.returncode == 0, "it failed, apart: see its output"
 
