@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import mutants_of_images as of_images
+import mutants_of_modes as of_modes
 import pytest
 from mutants import MUTANTS, planted
 
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
-from holdfast.sim.swarm import SWARM, heavy, swarm_setup
+from holdfast.sim.swarm import SWARM, heavy, swarm_setup, switching
 
 #: Bugs that only some faults bring out are looked for among those; the rest among all.
 FOCUS: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
 HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == of_images.__name__}
+#: Bugs in switches between modes: looked for where there are many.
+SWITCHING = {name for name, make in MUTANTS.items() if make.__module__ == of_modes.__name__}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {"fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over"}
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -45,7 +48,8 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             return int(bool(outcome.violation)), outcome.rule
         for seed in range(limit):
             setup = swarm_setup(seed, kinds=FOCUS.get(name, SWARM))
-            outcome = Simulation(heavy(setup) if name in HEAVY else setup).run()
+            setup = heavy(setup) if name in HEAVY else switching(setup) if name in SWITCHING else setup
+            outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule
     return 0, ""

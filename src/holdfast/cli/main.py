@@ -19,6 +19,7 @@ from .alone import INTERRUPTED
 from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
+from .mode import mode
 from .prescribe import prescribe_command
 from .run import run_command
 from .sim import sim
@@ -35,6 +36,7 @@ app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)
 app.command("stop")(stop)
+app.command("mode")(mode)
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 

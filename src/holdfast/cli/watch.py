@@ -75,7 +75,7 @@ def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
     for asset, place in sorted(places.items()):
         if not place["stage"] and not is_ledger(asset):
             told = nodes.get(name_of(place["primary"] or ""), {}).get("shards", {}).get(asset, {})
-            found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch")}}
+            found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch", "mode")}}
     return found
 
 
@@ -84,7 +84,7 @@ def unprotected(places: dict[str, Any], nodes: dict[str, Any]) -> list[str]:
     found = []
     for asset, place in sorted(places.items()):
         if not place["stage"]:
-            if not place["primary"] or not place["backup"] or place["joining"]:
+            if not place["primary"] or (place["wants_backup"] and (not place["backup"] or place["joining"])):
                 found.append(f"{asset} has no backup")
         elif place["backup"] and asset not in nodes.get(name_of(place["primary"] or ""), {}).get("finished", []):
             driver = nodes.get(name_of(place["backup"]), {}).get("drivers", {}).get(asset, {})
@@ -97,8 +97,19 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     """The same as tables."""
     record, nodes = status["record"], status["nodes"]
     shards = Table(title=f"{pipeline}: record {record['version']}, coordinator {status['coordinator']}")
-    for column in ("shard", "primary", "backup", "epoch", "rows in", "rows out", "queued", "state", "watermark"):
-        shards.add_column(column, justify="left" if column in ("shard", "primary", "backup") else "right")
+    for column in (
+        "shard",
+        "primary",
+        "backup",
+        "mode",
+        "epoch",
+        "rows in",
+        "rows out",
+        "queued",
+        "state",
+        "watermark",
+    ):
+        shards.add_column(column, justify="left" if column in ("shard", "primary", "backup", "mode") else "right")
     stages = Table()
     for column in ("stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "late"):
         stages.add_column(column, justify="left" if column in ("stage", "runs on", "stands by", "state") else "right")
@@ -135,11 +146,12 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             asset,
             primary or "LOST",
             backup,
+            place["mode"],
             str(place["epoch"]),
             *cells,
             size(told.get("state_bytes")),
             moment(told.get("watermark_us")),
-            style="" if place["backup"] else "yellow" if primary else "bold red",
+            style="bold red" if not primary else "yellow" if place["wants_backup"] and not place["backup"] else "",
         )
     lines: list[Any] = [shards, stages]
     if status["preparing"]:

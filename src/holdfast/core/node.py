@@ -296,12 +296,8 @@ class Node:
             ready.apply.append(start)
 
     def _watch_protection(self, record: Record, now_ns: int, ready: Ready) -> None:
-        """Report the period of instability: from the last word of who failed until everything has a backup again."""
-        open_assets = [
-            asset
-            for asset, place in record.places.items()
-            if asset not in self.topology.stage and place.primary is not None and place.backup is None
-        ]
+        """Report the period of instability: from the last word of who failed until nothing lacks a backup."""
+        open_assets = record.unprotected()
         if self.election.standing is not Standing.COORDINATOR:
             self.unprotected_since_ns = 0
         elif open_assets and not self.unprotected_since_ns:

@@ -6,6 +6,10 @@ record (cooperative-ha §3.5). What is left unprotected gets a joining seat in t
 backup only when the primary has reported that it holds everything, so the record never names a backup that could
 not take over. A shard whose only holder is suspected stays where it is: nobody else could run it, and the suspicion
 may be false; it is lost only when that node shows itself in a new life.
+
+A mode without a backup (`none`) begins with the record that drops the backup, never before: until a primary has that
+record it acknowledges only what the backup holds. A mode with one is in force (`Place.mode`) from the record on that
+names the backup. To leave a draining node a shard gets a second copy in any mode, until it has moved.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.model.config import Config
-from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, seat_of
-from holdfast.model.protection import Protection
+from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, operator_of, seat_of
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.record import Record
 
 
@@ -66,6 +70,11 @@ class Draft:
     def leaving(self) -> tuple[Name, ...]:
         """Members that shall hold nothing. If nobody else is left, a drain cannot be honoured: better to run."""
         return self.draining if any(name not in self.draining for name in self.members) else ()
+
+    def mode_of(self, asset: Asset) -> str:
+        """The mode that is wanted. A ledger has a backup whatever the operators want."""
+        wanted = None if is_ledger(asset) else self.protection.get(operator_of(asset))
+        return wanted.mode if wanted else Protection().mode
 
     def put(self, asset: Asset, **fields: object) -> None:
         place = msgspec.structs.replace(self.places[asset], **fields)
@@ -152,7 +161,7 @@ def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
     place = made.places[asset]
     since, seat = reports.joined.get(asset, (-1, ""))
     if place.joining and place.since == since and place.joining == seat:
-        made.put(asset, backup=seat, joining=None)
+        made.put(asset, backup=seat, joining=None, mode=made.mode_of(asset))
     elif place.backup and reports.unfit.get(asset) == (place.since, place.backup):
         made.put(asset, backup=None, joining=place.backup, moving=False)
     elif place.moving and place.backup and reports.yielded.get(asset) == place.since:
@@ -193,12 +202,22 @@ def _stands(made: Draft, seat: Seat) -> bool:
 
 
 def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
-    """Give a stage a node, and every shard and ledger a backup; move what sits on a draining node."""
+    """Give a stage a node, every ledger a backup, and every shard what its mode wants; empty a draining node."""
     place = made.places[asset]
     if place.is_stage:
         _run_stage(made, asset, reports)
         return
-    if place.primary is None or place.joining:
+    if place.primary is None:
+        return
+    leaves, mode = name_of(place.primary) in made.leaving, made.mode_of(asset)
+    if not MODES[mode].has_backup:
+        made.put(asset, mode=mode)
+        if not leaves:
+            made.put(asset, backup=None, joining=None, moving=False)
+            return
+    elif place.backup:
+        made.put(asset, mode=mode)
+    if place.joining:
         return
     backup_stays = place.backup and name_of(place.backup) not in made.leaving
     if not backup_stays:
@@ -207,7 +226,7 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         name = _lightest(made, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
             made.put(asset, joining=_seat(made, asset, name), moving=False)
-    elif name_of(place.primary) in made.leaving:
+    elif leaves:
         made.put(asset, moving=True)
 
 

@@ -56,6 +56,8 @@ class Runner:
 
     def on_place(self, place: Place, protection: Protection, now_ns: int, ready: Ready) -> None:
         """First produce, then protect: captures for new targets are taken in an idle moment after this."""
+        if place.mode != self.place.mode:
+            ready.notes.append(notes.ModeChanged(self.id, place.mode, self.epoch, place.since))
         self.place = place
         self.frozen = place.moving
         self.on_protection(protection, now_ns)
@@ -65,10 +67,11 @@ class Runner:
         ready.idle = True
 
     def on_protection(self, protection: Protection, now_ns: int) -> None:
-        """Settings as the record has them now. A guard that stays keeps what it knows."""
+        """Settings as the record has them now. A guard stays for as long as the shard runs here, in any mode: without
+        a target it holds nothing back, and its rounds are numbered on when it has one again."""
         there = {guard.name: guard for guard in self.guards}
-        names = guard_names(protection.mode, self.place)
-        self.guards = tuple(there.get(name) or self.make_guard(name, self.place, now_ns) for name in names)
+        new = [name for name in guard_names(protection.mode, self.place) if name not in there]
+        self.guards += tuple(self.make_guard(name, self.place, now_ns) for name in new)
         for guard in self.guards:
             guard.protection = protection
 

@@ -135,6 +135,17 @@ class Joining(Note, frozen=True):
     since: int
 
 
+class ModeChanged(Note, frozen=True):
+    """From here on a running shard is protected, and acknowledges, by the rule of this mode."""
+
+    checked = False
+    told = Told("mode", "{shard} is in mode {mode} from record {since} on.")
+    shard: Asset
+    mode: str
+    epoch: int
+    since: int
+
+
 class Demoted(Note, frozen=True):
     checked = True
     told = Told("demoted", "{seat} has handed {shard} over.")

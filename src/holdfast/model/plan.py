@@ -57,6 +57,10 @@ class InputPlan(msgspec.Struct, frozen=True, kw_only=True):
     rename: dict[str, str] = {}
 
 
+#: In place of a mode: the one that the nodes' settings name.
+AUTO = "auto"
+
+
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A stateful operator. `kind` and `settings` are what `holdfast.operators` is built from."""
 
@@ -108,6 +112,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def operator(self, name: str) -> OperatorPlan:
         return next(o for o in self.operators if o.name == name)
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """The mode in which each operator starts that names one."""
+        return {operator.name: operator.mode for operator in self.operators if operator.mode != AUTO}
 
     def stage(self, id: Asset) -> StagePlan:
         return next(s for s in self.stages if s.id == id)

@@ -28,11 +28,23 @@ class Mode(msgspec.Struct, frozen=True):
     #: A second node holds a copy.
     has_backup: bool
     on_failure: OnFailure
+    #: What it means for a user that it is in force.
+    means: str
 
 
 MODES: dict[str, Mode] = {
-    "none": Mode((), False, OnFailure.EMPTY),
-    "passive": Mode(("images",), True, OnFailure.PROMOTE),
+    "none": Mode(
+        guards=(),
+        has_backup=False,
+        on_failure=OnFailure.EMPTY,
+        means="no second node holds a copy; what a shard knows is lost if its node fails",
+    ),
+    "passive": Mode(
+        guards=("images",),
+        has_backup=True,
+        on_failure=OnFailure.PROMOTE,
+        means="a second node holds a copy of every shard and takes over if a node fails",
+    ),
 }
 #: What a capture carries: what has changed, or everything (the baseline).
 METHODS = ("delta", "whole")

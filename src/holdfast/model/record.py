@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model.ids import Asset, Name, Seat, operator_of, seat_of
-from holdfast.model.protection import Protection
+from holdfast.model.ids import Asset, Name, Seat, is_ledger, operator_of, seat_of
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.topology import Topology
 
 
@@ -61,6 +61,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def protection_of(self, shard: Asset) -> Protection:
         return self.protection.get(operator_of(shard), Protection())
 
+    def wants_backup(self, asset: Asset) -> bool:
+        """Shall a second node hold a copy? Of a ledger always, of a shard if its operator's mode says so."""
+        return not self.places[asset].is_stage and (
+            is_ledger(asset) or MODES[self.protection_of(asset).mode].has_backup
+        )
+
+    def unprotected(self) -> list[Asset]:
+        """What shall have a second copy and has none."""
+        open_places = (a for a, p in self.places.items() if p.primary is not None and p.backup is None)
+        return [asset for asset in open_places if self.wants_backup(asset)]
+
     @property
     def majority(self) -> int:
         return len(self.members) // 2 + 1
@@ -83,18 +94,18 @@ def first_record(
     ring = sorted(names)
     count = len(ring)
     places: dict[Asset, Place] = {}
+    operators = sorted({operator_of(shard) for shard in topology.shard})
+    protection, modes = protection or Protection(), modes or {}
+    chosen = {name: replace(protection, mode=modes.get(name, protection.mode)) for name in operators}
     for i, shard in enumerate(topology.shards):
-        shift = 1 + (i // count) % (count - 1) if count > 1 else 0
+        mode = chosen[operator_of(shard.id)].mode
+        shift = 1 + (i // count) % (count - 1) if count > 1 and MODES[mode].has_backup else 0
         backup = seat_of(ring[(i + shift) % count], 1) if shift else None
-        places[shard.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup)
+        places[shard.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup, mode=mode)
     for i, stage in enumerate(s for s in topology.stages if not s.foreign):
         places[stage.id] = Place(primary=seat_of(ring[i % count], 1), is_stage=True)
     for i, ledger in enumerate(topology.ledgers):
         backup = ring[(i + 2) % count] if count > 1 else None
         places[ledger] = Place(primary=ring[(i + 1) % count], backup=backup)
-    operators = sorted({operator_of(shard) for shard in topology.shard})
-    protection = protection or Protection()
-    protection, modes = protection or Protection(), modes or {}
-    chosen = {name: replace(protection, mode=modes.get(name, protection.mode)) for name in operators}
     members = dict.fromkeys(ring, 1)
     return Record(version=1, term=0, members=members, places=places, protection=chosen)

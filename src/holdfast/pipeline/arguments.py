@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.model.plan import AUTO
+from holdfast.model.protection import MODES
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
-#: Modes a shard can run in today; `auto` is the prescriber's choice, of which there is one so far.
-MODES = ("auto", "passive")
-MODES_TO_COME = ("none", "replay", "hybrid", "active")
+MODES_TO_COME = ("replay", "hybrid", "active")
 SHARDS_DEFAULT = 4
 SHARDS_MAX = 1024
 #: The files that make up the API: a user's line is the first one outside.
@@ -77,12 +77,14 @@ def check_shards(shards: int | None, name: str) -> int:
 
 
 def check_mode(mode: str, name: str) -> str:
-    if mode not in MODES:
+    if mode != AUTO and mode not in MODES:
         what = "is not built yet" if mode in MODES_TO_COME else "is not known"
+        known = ", ".join(repr(m) for m in MODES)
         raise ConfigError(
-            f"{name}: mode {mode!r} {what}", hint=f"There are {' and '.join(repr(m) for m in MODES)} (auto = passive)."
+            f"{name}: mode {mode!r} {what}",
+            hint=f"There are {known}, and {AUTO!r}: what the nodes' setting `mode` says (passive by default).",
         )
-    return "passive" if mode == "auto" else mode
+    return mode
 
 
 def join_keys(on: object, what: str) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,8 @@ fetches              what a fetch gets is all that it asked for and equals the r
                      within its time after a fetch of its guest
 disks                no message says that something is safe which the disk of its sender does not have yet: a life, a
                      vote, a record, a page of a ledger
+modes                a mode that needs a second copy is in force with the record that names it, one that needs none
+                     with the record that drops it
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
@@ -29,7 +31,8 @@ from holdfast.model.found import Found, read
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
 from holdfast.model.messages import Message
 from holdfast.model.parts import CommitRecord
-from holdfast.model.record import Record
+from holdfast.model.protection import MODES
+from holdfast.model.record import Place, Record
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.world import World
@@ -235,7 +238,18 @@ class Checker:
                     after.epoch == place.epoch and after.primary not in (place.primary, None)
                 ):
                     self.fail("an epoch went back or was used twice", f"{asset}: {place} -> {after}")
+                self._check_mode(asset, place, after, record)
             self.record = record
+
+    def _check_mode(self, asset: Asset, before: Place, after: Place, record: Record) -> None:
+        """A stronger mode is in force with the record that names the copy it needs, a weaker one with the one that
+        drops it (but for one that is needed to move away)."""
+        if after.mode == before.mode or after.primary is None:
+            return
+        if MODES[after.mode].has_backup and (after.backup is None or after.backup not in before.holders):
+            self.fail("a mode is in force before its copy is there", f"{asset}: {before} -> {after}")
+        if not MODES[after.mode].has_backup and after.targets and name_of(after.primary) not in record.draining:
+            self.fail("a mode is in force while the copy that it lets go is named", f"{asset}: {before} -> {after}")
 
     def _elected(self, source: Address, note: notes.Elected) -> None:
         name, term = note.name, note.term

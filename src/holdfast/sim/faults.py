@@ -40,7 +40,7 @@ KINDS = {
     "crash-reader": "kill -9 of a sink query",
     "stall-reader": "a sink query freezes `for_ms`; the node of a placed one takes it for dead, and it wakes up later",
     "drain": "move everything away from the node",
-    "protect": "the shards of `operator` are captured every `value` ms from now on",
+    "protect": "the shards of `operator` are captured every `value` ms from now on, or protected by `mode`",
     "idle": "the stage's source shows no new rows `for_ms`",
 }
 
@@ -61,6 +61,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     stage: str = ""
     reader: str = ""
     operator: str = ""
+    mode: str = ""
     for_ms: int = 0
     value: float = 0.0
     #: Happen at the first note whose text starts with this (after `at_ms`), instead of at a time.
@@ -242,7 +243,13 @@ class Injector:
         self._tell(Drain(name=fault.node))
 
     def _protect(self, fault: Fault) -> None:
-        protection = Protection(period_ns=int(fault.value * MS))
+        nodes = [node for node in map(self.world.node, self.world.names) if node is not None]
+        present = max((node.record for node in nodes), key=lambda r: r.version).protection_of(fault.operator)
+        protection = Protection(
+            mode=fault.mode or present.mode,
+            method=present.method,
+            period_ns=int(fault.value * MS) or present.period_ns,
+        )
         self._tell(SetProtection(operator=fault.operator, protection=protection))
 
     def _tell(self, message: Message) -> None:

@@ -253,14 +253,13 @@ class Simulation:
         return all(not self._missing(sink, edge) for sink in self.sinks.values() for edge in sink.spec.edges)
 
     def _is_protected(self) -> bool:
+        """Everything is protected as its mode says, and every mode that is wanted is in force."""
         record = self.checker.record
         if len(record.members) < 2:
             return True
-        return all(
-            place.backup is not None and place.joining is None
-            for asset, place in record.places.items()
-            if asset not in self.setup.topology.stage
-        )
+        shards = self.setup.topology.shard
+        in_force = all(record.places[shard].mode == record.protection_of(shard).mode for shard in shards)
+        return in_force and not record.unprotected() and not any(p.joining for p in record.places.values())
 
     def _missing(self, sink: SinkQuery, edge: Edge) -> bool:
         if sink.spec.leased:

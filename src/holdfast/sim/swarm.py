@@ -10,6 +10,7 @@ from random import Random
 from msgspec.structs import replace
 
 from holdfast.model.config import MS, Config
+from holdfast.model.ids import operator_of
 from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.faults import Fault
@@ -70,7 +71,20 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         resets=seed % 3 == 1,
         revive=rng.random() < 0.7,
     )
-    return heavy(setup) if Random(f"heavy {seed}").random() < 0.2 else setup
+    setup = heavy(setup) if Random(f"heavy {seed}").random() < 0.2 else setup
+    return switching(setup) if Random(f"modes {seed}").random() < 0.2 else setup
+
+
+def switching(setup: Setup) -> Setup:
+    """The same schedule while some operators change their mode, down and up again."""
+    rng = Random(f"switches {setup.seed}")
+    switches = []
+    for shard in setup.topology.shards:
+        times = sorted(rng.sample(range(100, setup.safety_ms), rng.randrange(4)))
+        for i, at_ms in enumerate(times):
+            mode = ("none", "passive")[i % 2]
+            switches.append(Fault(kind="protect", at_ms=at_ms, operator=operator_of(shard.id), mode=mode))
+    return replace(setup, faults=tuple(sorted((*setup.faults, *switches), key=lambda f: f.at_ms)))
 
 
 def heavy(setup: Setup) -> Setup:

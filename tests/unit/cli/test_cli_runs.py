@@ -228,7 +228,7 @@ def test_nodes_that_still_prepare_are_told_as_such(tmp_path, node, capsys):
 
 
 def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
-    seats = {"joining": None, "epoch": 3, "stage": False}
+    seats = {"joining": None, "epoch": 3, "stage": False, "mode": "passive", "wants_backup": True}
     places = {
         "u0": {"primary": "n0#1", "backup": None, **seats},
         "u1": {"primary": None, "backup": None, **seats},
@@ -245,14 +245,15 @@ def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     assert sorted(status["shards"]) == ["u0", "u1"]
     assert status["shards"]["u0"]["rows_in"] == 7
     assert status["shards"]["u0"]["primary"] == "n0#1"
-    assert status["shards"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3}
+    assert status["shards"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3, "mode": "passive"}
     assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
     assert status_view("p", status)
 
 
 def test_status_says_what_one_more_failure_would_hit():
-    whole = {"primary": "n0#1", "backup": "n1#1", "joining": None, "epoch": 3, "stage": False}
+    whole = {"primary": "n0#1", "backup": "n1#1", "joining": None, "epoch": 3, "stage": False, "wants_backup": True}
     places = {"u0": whole, "u1": {**whole, "joining": "n2#1"}, "s0": {**whole, "stage": True}, "s0.ledger": whole}
+    places["u2"] = {**whole, "backup": None, "wants_backup": False}  # in mode none: that is as it shall be
 
     def reasons(**nodes) -> list[str]:
         return unprotected(places, nodes)
@@ -262,6 +263,59 @@ def test_status_says_what_one_more_failure_would_hit():
     late = "the standby of s0 on n1 is not ready yet"
     assert reasons(**starting) == reasons() == [late, "u1 has no backup"]
     assert reasons(n0={"finished": ["s0"]}) == ["u1 has no backup"]
+
+
+# --- mode
+
+
+def a_node_in_mode(mode: str, asked: list[dict]) -> dict[str, Any]:
+    """Answers of a node that changes the mode of its only shard when it is told to."""
+    place = {"primary": "n0#1", "backup": None, "joining": None, "epoch": 1, "stage": False, "wants_backup": True}
+    now = {"mode": mode}
+
+    def status(body: dict) -> dict:
+        places = {"talkers-0": {**place, **now}}
+        return {"version": 1, "members": {"n0": 1}, "places": places, "draining": [], "coordinator": "n0"}
+
+    def protect(body: dict) -> dict:
+        asked.append(body)
+        now["mode"] = body["mode"]
+        return body
+
+    return {"status": status, "protect": protect}
+
+
+def test_mode_switches_an_operator_and_says_what_that_means(capsys, tmp_path, node):
+    asked: list[dict] = []
+    a_run(tmp_path, endpoints=node(tmp_path, **a_node_in_mode("passive", asked)))
+    code, out, _ = call(capsys, "mode", "talkers", "none", str(tmp_path))
+    assert (code, asked) == (0, [{"operator": "talkers", "mode": "none"}])
+    assert out.startswith("talkers is in mode none (")
+    assert "no second node holds a copy" in out
+    code, out, _ = call(capsys, "mode", "talkers", "passive", str(tmp_path), "--json")
+    assert (code, json.loads(out)["shards"]) == (0, ["talkers-0"])
+
+
+@pytest.mark.parametrize(
+    ("operator", "mode", "says"),
+    [
+        ("walkers", "none", "error: no operator is named 'walkers' · There are talkers."),
+        ("talkers", "turbo", "error: no mode is named 'turbo' · There are none and passive."),
+    ],
+)
+def test_a_mistake_in_mode_is_one_line_and_changes_nothing(capsys, tmp_path, node, operator, mode, says):
+    asked: list[dict] = []
+    a_run(tmp_path, endpoints=node(tmp_path, **a_node_in_mode("passive", asked)))
+    code, _, err = call(capsys, "mode", operator, mode, str(tmp_path))
+    assert (code, err.strip(), asked) == (2, says, [])
+
+
+def test_a_mode_that_does_not_come_into_force_is_an_error(capsys, tmp_path, node):
+    answers = {**a_node_in_mode("none", []), "protect": {}}
+    a_run(tmp_path, endpoints=node(tmp_path, **answers))
+    code, _, err = call(capsys, "mode", "talkers", "passive", str(tmp_path), "--limit", "0.3")
+    assert code == 1
+    assert "1 shards of talkers are not in mode passive" in err
 
 
 # --- submit

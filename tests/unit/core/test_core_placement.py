@@ -229,6 +229,71 @@ def test_a_backup_that_does_not_fit_joins_anew_and_an_old_report_of_it_is_nothin
 # --- settings
 
 
+NONE = Protection(mode="none")
+
+
+def test_going_down_drops_the_backup_in_the_record_that_changes_the_mode():
+    record = after(start(), protection={"u0": NONE})
+    place = record.places["u0"]
+    assert (place.primary, place.backup, place.joining, place.mode) == ("n0#1", None, None, "none")
+    assert place.epoch == 1
+    assert record.places["u1"].mode == "passive"
+    assert record.unprotected() == []
+    assert after(record) is record
+
+
+def test_going_down_gives_up_a_seat_that_was_joining():
+    record = after(start(shards=1), suspects={"n1": 1})
+    assert record.places["u0"].joining
+    record = after(record, protection={"u0": NONE})
+    assert record.places["u0"].targets == ()
+
+
+def test_going_up_is_in_force_only_when_the_copy_is_complete():
+    record = after(after(start(), protection={"u0": NONE}), protection={"u0": Protection()})
+    place = record.places["u0"]
+    assert (place.mode, place.backup) == ("none", None)
+    assert place.joining is not None
+    assert record.unprotected() == ["u0"]
+    place = after(record, joined={"u0": (place.since, place.joining)}).places["u0"]
+    assert (place.mode, place.backup, place.joining) == ("passive", record.places["u0"].joining, None)
+
+
+def test_a_mode_that_goes_down_again_while_its_copy_joins_ends_without_a_copy():
+    record = after(after(start(), protection={"u0": NONE}), protection={"u0": Protection()})
+    place = record.places["u0"]
+    record = after(record, joined={"u0": (place.since, place.joining)}, protection={"u0": NONE})
+    assert (record.places["u0"].mode, record.places["u0"].targets) == ("none", ())
+
+
+def test_a_drain_moves_a_shard_without_a_backup_by_way_of_one():
+    record = after(start(), protection={f"u{i}": NONE for i in range(4)})
+    record = after(record, drains={"n0": None})
+    assert record.places["u0"].joining is not None
+    assert all(record.places[f"u{i}"].joining is None for i in range(1, 4))
+    record = settle(record)
+    place = record.places["u0"]
+    assert name_of(place.primary or "") != "n0"
+    assert (place.targets, place.epoch, place.mode) == ((), 2, "none")
+
+
+def test_a_shard_that_moves_away_while_its_mode_goes_up_is_protected_at_once():
+    record = after(after(start(), protection={"u0": NONE}), drains={"n0": None})
+    place = record.places["u0"]
+    record = after(record, joined={"u0": (place.since, place.joining)})
+    assert (record.places["u0"].mode, record.places["u0"].backup) == ("none", place.joining)
+    record = after(record, protection={"u0": Protection()})
+    assert (record.places["u0"].mode, record.places["u0"].backup) == ("passive", place.joining)
+
+
+def test_a_pipeline_starts_in_the_modes_that_it_names():
+    record = first_record(layered(stages=1, shards=2), NAMES, Protection(), {"u0": "none"})
+    assert (record.places["u0"].backup, record.places["u0"].mode) == (None, "none")
+    assert (record.places["u1"].backup, record.places["u1"].mode) == ("n2#1", "passive")
+    assert record.unprotected() == []
+    assert first_record(layered(stages=1, shards=1), NAMES, NONE, {"u0": "passive"}).places["u0"].backup
+
+
 def test_settings_are_changed_for_operators_that_exist():
     record, fast = start(shards=2), Protection(period_ns=10 * MS)
     made = after(record, protection={"u1": fast, "nobody": fast})

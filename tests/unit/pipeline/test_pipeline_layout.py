@@ -179,7 +179,7 @@ def test_explain_says_what_will_run(capsys):
         "watermark 2 s behind",
         "feeds talkers over 8 edges",
         "operator talkers: windows of 10 s every 1 s by src: n=count(*)",
-        "8 shards talkers-0..7, mode passive",
+        "8 shards talkers-0..7, mode auto",
         "stage alerts (sink)",
         "reads talkers",
     ):
@@ -239,7 +239,7 @@ def test_modes_that_are_not_built_say_which_are():
     stream = source(hf.Pipeline("p"))
     with refused("talkers: mode 'hybrid' is not built yet") as error:
         counts(stream, name="talkers", mode="hybrid")
-    assert "'auto' and 'passive'" in error.value.hint
+    assert "'none', 'passive', and 'auto'" in error.value.hint
     with refused("mode 'turbo' is not known"):
         counts(stream, mode="turbo")
 

@@ -32,7 +32,7 @@ _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "record_version": ("gauge", "Version of the placement record.", ()),
     "members": ("gauge", "Members of the cluster.", ()),
     "coordinator": ("gauge", "1 if this node is the coordinator.", ()),
-    "unprotected": ("gauge", "Shards and ledgers without a second copy.", ()),
+    "unprotected": ("gauge", "Shards and ledgers that shall have a second copy and have none.", ()),
     "events_waiting": ("gauge", "Events that wait for the loop.", ()),
     "messages_dropped": ("counter", "Messages dropped for a peer that was slow or gone.", ("peer",)),
     "spill_bytes": ("gauge", "Bytes in spill files.", ()),

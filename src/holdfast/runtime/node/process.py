@@ -191,7 +191,7 @@ class NodeProcess:
             factory,
             Random(),
             on_disk,
-            first_record(plan.topology, names),
+            first_record(plan.topology, names, config.core().protection, plan.modes),
             time.monotonic_ns(),
         )
         self.server.source = node.seat

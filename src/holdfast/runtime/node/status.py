@@ -13,12 +13,6 @@ from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.operators import ShardOperator
 
 
-def unprotected(node: Node) -> list[str]:
-    """Shards and ledgers without a second copy."""
-    places = node.record.places.items()
-    return [asset for asset, p in places if not p.is_stage and p.primary is not None and p.backup is None]
-
-
 def status(node: Node) -> dict[str, Any]:
     record = node.record
     return {
@@ -29,7 +23,7 @@ def status(node: Node) -> dict[str, Any]:
         "version": record.version,
         "members": dict(record.members),
         "draining": list(record.draining),
-        "degraded": unprotected(node),
+        "degraded": record.unprotected(),
         "lost": [a for a, p in record.places.items() if p.primary is None and not p.is_stage],
         "places": {
             asset: {
@@ -39,6 +33,8 @@ def status(node: Node) -> dict[str, Any]:
                 "epoch": p.epoch,
                 "moving": p.moving,
                 "stage": p.is_stage,
+                "mode": p.mode,
+                "wants_backup": record.wants_backup(asset),
             }
             for asset, p in record.places.items()
         },
@@ -99,7 +95,7 @@ def figures(node: Node) -> Figures:
         ("record_version", (), node.record.version),
         ("members", (), len(node.record.members)),
         ("coordinator", (), float(node.election.standing is Standing.COORDINATOR)),
-        ("unprotected", (), len(unprotected(node))),
+        ("unprotected", (), len(node.record.unprotected())),
         ("failed_shards", (), sum(1 for copy in node.host.copies.values() if copy.failed)),
     ]
     captures = captured_bytes = pastes = 0

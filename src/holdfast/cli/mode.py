@@ -1,0 +1,67 @@
+"""`holdfast mode`: change how an operator of a running pipeline is protected."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.ids import operator_of
+from holdfast.model.protection import MODES
+
+from .runs import JsonOption, RunArgument, find_run, say
+from .watch import cluster_status
+
+LOOK_S = 0.2
+#: A node gives up after 10 s without a coordinator.
+ANSWER_S = 15.0
+
+
+def mode(
+    operator: Annotated[str, typer.Argument(help="Name of the operator: `talkers` of the shard talkers-0.")],
+    mode: Annotated[str, typer.Argument(metavar="none|passive", help="The mode that its shards shall be in.")],
+    run: RunArgument = None,
+    limit: Annotated[float, typer.Option(help="Seconds to wait until all its shards are in that mode.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch the mode of an operator while it runs, and wait until every shard of it is in that mode.
+
+    passive: a second node holds a copy of every shard's state and takes over. none: there is no copy, and what a shard
+    knows is lost if its node fails. No row is lost or doubled by the switch itself. Going to passive takes as long
+    as the state takes to reach a second node; until then a shard stays in mode none.
+
+    Examples:  holdfast mode talkers none
+               holdfast mode talkers passive --limit 300
+               holdfast status
+    """
+    if mode not in MODES:
+        raise ConfigError(f"no mode is named {mode!r}", hint=f"There are {' and '.join(MODES)}.")
+    found = find_run(run)
+    shards = _shards(cluster_status(found))
+    if operator not in shards:
+        raise ConfigError(f"no operator is named {operator!r}", hint=f"There are {', '.join(sorted(shards))}.")
+    began = time.monotonic()
+    found.ask("protect", {"operator": operator, "mode": mode}, timeout_s=ANSWER_S)
+    while waiting := [shard for shard, now in _shards(cluster_status(found))[operator].items() if now != mode]:
+        if time.monotonic() - began > limit:
+            raise HoldfastError(
+                f"{len(waiting)} shards of {operator} are not in mode {mode} after {limit:.0f} s",
+                detail=f"{', '.join(waiting[:6])}; the change is in the record, and they follow when they can.",
+                hint="Is there a second node that could hold their copies? See `holdfast status`.",
+            )
+        time.sleep(LOOK_S)
+    took = round(time.monotonic() - began, 3)
+    if as_json:
+        say({"operator": operator, "mode": mode, "shards": sorted(shards[operator]), "seconds": took})
+    else:
+        typer.echo(f"{operator} is in mode {mode} ({took:.1f} s): {MODES[mode].means}.")
+
+
+def _shards(status: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The mode of every shard, by operator."""
+    found: dict[str, dict[str, str]] = {}
+    for shard, told in status["shards"].items():
+        found.setdefault(operator_of(shard), {})[shard] = told["mode"]
+    return found
