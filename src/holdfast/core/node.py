@@ -121,7 +121,8 @@ class Node:
         elif isinstance(event, Again):
             self.hand_over.on_again(now_ns, ready)
         elif isinstance(event, ChildDied):
-            self.dead_children[event.stage] = event.epoch
+            epoch = max(event.epoch, self.dead_children.get(event.stage, 0))  # word of an earlier one may come late
+            self.dead_children[event.stage] = epoch
         elif isinstance(event, Idle):
             self._on_idle(event, now_ns, ready)
         elif isinstance(event, Left):

@@ -23,7 +23,6 @@ from holdfast.model.block import Block
 from holdfast.model.config import MS, SECOND
 from holdfast.model.ids import Address, Edge, Name, driver_of, name_of
 from holdfast.model.messages import Fetch
-from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
 from holdfast.sim.process import Process
@@ -153,11 +152,8 @@ class SinkQuery:
         world.later(process, self.trigger_ns, lambda: self._plan(life, reader))
 
     def crash(self) -> None:
-        life = self.life
-        if life is None or not life.process.alive:
-            return
-        self.world.crash(life.process.address)
-        self._lost(life, 20 * MS)
+        if self.life is not None:
+            self._end(self.life)
 
     def stall(self, for_ns: int) -> None:
         """It freezes; its node, if one started it, takes it for dead."""
@@ -167,6 +163,12 @@ class SinkQuery:
         self.world.stall(life.process.address, for_ns, clock_stops=True)
         if self.placed:
             self._lost(life, 300 * MS)
+
+    def _end(self, life: SinkLife) -> None:
+        """A driver ends, whatever the reason. Its node reports it; that means nothing once another took its place."""
+        if life.process.alive:
+            self.world.crash(life.process.address)
+            self._lost(life, 20 * MS)
 
     def _lost(self, life: SinkLife, after_ns: int) -> None:
         if self.placed:
@@ -184,7 +186,7 @@ class SinkQuery:
             return
         batch = life.committed + 1
         if batch <= self.committed:
-            self.world.crash(life.process.address)  # Spark finds that another driver of the query has gone on
+            self._end(life)  # Spark finds that another driver of the query has gone on
             return
         again = lambda: self._plan(life, reader)  # noqa: E731
         if batch not in self.planned:
@@ -226,14 +228,12 @@ class SinkQuery:
             self.world.later(life.process, 5 * MS, lambda: self._write(life, reader, batch))
 
     def _on_failed_task(self, life: SinkLife, errand: Errand) -> None:
-        """The query ends with it. A guest says why; a sink is started again, unless another has taken its place."""
-        if not life.process.alive:
-            return
-        self.world.crash(life.process.address)
+        """The query ends with it. A guest says why; a sink is started again."""
         if self.spec.leased:
             self.failed = f"rows are gone: {errand.gone}"
-        elif errand.gone is None or errand.gone.reason is not FetchReason.FENCED:
-            self._lost(life, 20 * MS)
+            self.world.crash(life.process.address)
+        else:
+            self._end(life)
 
     def _write(self, life: SinkLife, reader: Reader, batch: int) -> None:
         self.held[batch] = life.found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 from support.core import CONFIG, SMALL, copy_of, fill, images, op, take
 
 from holdfast.core.election import Standing
@@ -121,6 +122,17 @@ def test_a_dead_child_is_reported_until_the_record_has_a_new_epoch():
     record = Record(version=2, term=1, members=made.record.members, places=moved)
     ready = made.step(Received("n1#1", m.Push(record=record)), 140 * MS)
     assert ready.apply == [StopStage(stage="s0", epoch=1)]
+
+
+def test_a_late_word_of_an_earlier_drivers_death_does_not_hide_that_the_present_one_is_dead():
+    made, _ = node("n0")
+    made.step(Received("n1#1", m.Beat(term=1, version=1, commit=1)), 10 * MS)
+    again = made.record.places | {"s0": msgspec.structs.replace(made.record.places["s0"], epoch=2, since=2)}
+    record = Record(version=2, term=1, members=made.record.members, places=again)
+    made.step(Received("n1#1", m.Push(record=record)), 20 * MS)
+    made.step(ChildDied("s0", 2), 30 * MS)
+    made.step(ChildDied("s0", 1), 40 * MS)
+    assert ("n1", m.StageDown(stage="s0", epoch=2)) in made.step(TICK, 140 * MS).send
 
 
 def test_a_candidate_that_missed_a_record_is_given_it():
