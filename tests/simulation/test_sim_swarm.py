@@ -31,6 +31,11 @@ def test_random_schedules_hold():
     assert summary.late > 0
 
 
+def test_a_sink_never_plans_back_from_a_batch_that_it_found_planned():
+    """Its shard's node and its driver die: the next driver has the rows of that batch before it hears of positions."""
+    assert not Simulation(keep(swarm_setup(5293), (0, 3))).run().violation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SWARM)
 def test_schedules_of_one_kind_of_fault_hold(kind):

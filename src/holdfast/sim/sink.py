@@ -190,7 +190,8 @@ class SinkQuery:
             return
         again = lambda: self._plan(life, reader)  # noqa: E731
         if batch not in self.planned:
-            latest = reader.latest()
+            # A batch that was found planned may have gone further than this reader has heard: never back from there.
+            latest = {edge: max(heard, life.start[edge]) for edge, heard in reader.latest().items()}
             self.world.do(life.process, reader.commit(life.start, life.process.clock(self.world.now_ns)))
             if latest == life.start:
                 # Spark calls `commit` with the next batch only; the stage's process reads the commit log instead.
