@@ -18,7 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from bench.harness import Report
-from holdfast.operators import END, START, Agg, Capture, Chunk, StateConfig, Window, WindowAggregate
+from holdfast.operators import END, START, Agg, StateCapture, Chunk, StateConfig, Window, WindowAggregate
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("ts", TIME), ("key", pa.int64()), ("v", pa.int64())])
@@ -69,7 +69,7 @@ def _warm() -> None:
         chunk, _ = op.chunk(START, 1 << 30)
         image.paste_chunk(Chunk.from_bytes(chunk.to_bytes()))
         _feed(op, np.arange(10))
-        image.paste(Capture.from_bytes(op.capture().to_bytes()))
+        image.paste(StateCapture.from_bytes(op.capture().to_bytes()))
     _digest(op)
 
 
@@ -121,7 +121,7 @@ def _receive(pipe: Connection, state_bytes: int) -> None:
     while (raw := pipe.recv_bytes()) != b"end":
         began = time.perf_counter()
         if raw.startswith(b"HFCA"):
-            image.paste(Capture.from_bytes(raw))
+            image.paste(StateCapture.from_bytes(raw))
         else:
             image.paste_chunk(Chunk.from_bytes(raw))
             pastes.append(time.perf_counter() - began)

@@ -31,11 +31,11 @@ from holdfast.operators import (
     RIGHT,
     START,
     Agg,
-    Capture,
     Chunk,
     CountWindow,
     CountWindowAggregate,
     Join,
+    StateCapture,
     StateConfig,
     StatefulOperator,
     Window,
@@ -164,7 +164,7 @@ class ImageMachine(RuleBasedStateMachine):
         if self.cursor == START and size % 2:
             self.primary.skip()
         else:
-            capture = Capture.from_bytes(self.primary.capture().to_bytes())
+            capture = StateCapture.from_bytes(self.primary.capture().to_bytes())
             if self.cursor != START:
                 assert self.image.fits(capture)
                 self.image.paste(capture)

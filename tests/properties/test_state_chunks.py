@@ -27,11 +27,11 @@ from holdfast.operators import (
     FOREVER,
     START,
     Agg,
-    Capture,
     Chunk,
     CountWindow,
     CountWindowAggregate,
     Join,
+    StateCapture,
     StateConfig,
     StatefulOperator,
     Window,
@@ -309,7 +309,7 @@ def test_captures_and_chunks_are_told_apart_by_their_bytes():
     with pytest.raises(InputError, match="a chunk of state cannot be read"):
         Chunk.from_bytes(capture.to_bytes())
     with pytest.raises(InputError, match="a capture cannot be read"):
-        Capture.from_bytes(op.chunk(START, 1 << 20)[0].to_bytes())
+        StateCapture.from_bytes(op.chunk(START, 1 << 20)[0].to_bytes())
 
 
 # -- the modelled operator ------------------------------------------------------------------------------------------

@@ -20,8 +20,6 @@ TOO_LONG = {
 #: A note may have the name of the message or the event that it tells of: the idea is the same one.
 NOTES = "src/holdfast/model/notes.py"
 TOLD_BY_NOTES = {"src/holdfast/model/messages.py", "src/holdfast/core/ready.py"}
-#: Still to be renamed.
-TWICE = {"Capture"}
 
 
 def _name(path: Path) -> str:
@@ -62,7 +60,7 @@ def _one_idea(where: list[str]) -> bool:
 
 def test_a_class_name_has_one_meaning_in_the_whole_tree():
     found = {name: where for name, where in _classes(MODULES).items() if not _one_idea(where)}
-    assert set(found) <= TWICE, {name: where for name, where in found.items() if name not in TWICE}
+    assert found == {}
 
 
 def test_the_checks_themselves_find_what_they_look_for():

@@ -1,4 +1,4 @@
-"""Heartbeats in a ring: each member tells its monitor every 100 ms that it lives (cooperative-ha §3.5).
+"""Heartbeats in a ring: each member sends its monitor a heartbeat every 100 ms (cooperative-ha §3.5).
 
 The monitor is the next member by name. It only reports (`Suspect`, to all, again until the record changes); what a
 suspicion means is decided by the coordinator with a majority. A monitor that was itself away (its own tick came far

@@ -115,7 +115,7 @@ class Errand:
     # --- messages
 
     def on_fetched(self, source: Address, message: Fetched, now_ns: int, ready: Ready) -> None:
-        """Rows for an earlier ticket are as good: a position has the same rows for ever. But not those of a copy that
+        """Rows for an earlier ticket are as good: a position always has the same rows. But not those of a copy that
         was fenced."""
         asked = self.asked
         if message.epoch < self.producer_epoch:

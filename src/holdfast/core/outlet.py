@@ -88,7 +88,7 @@ class Outlet:
         newest = max(fence, max(known, default=0))
         if message.epoch < newest:
             ready.notes.append(notes.Fenced(self.id, edge, consumer, message.epoch, newest))
-            if consumer not in queue.owners:  # of two programs with one name: else it would ask on for ever
+            if consumer not in queue.owners:  # of two programs with one name: else it would go on asking
                 self._bar(source, edge, consumer, message.epoch, BarReason.FENCED, ready)
             return False
         if message.paused:

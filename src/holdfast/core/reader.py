@@ -5,7 +5,7 @@ The latest offset is the end of what this reader has heard of without a hole, so
 the shard behind it: a silent shard simply reports what was there before. `commit` is the acknowledgement; it is
 cumulative, so one that is skipped or comes twice does no harm.
 
-A reader that is no sink of the pipeline holds a lease. Once that lapsed, what it wanted may be gone: then `lost`
+A guest (not a sink of the pipeline) holds a lease. Once that has lapsed, what it wanted may be gone: then `lost`
 says where the edge starts now, and the reader stops rather than skip rows. It also stops where a producer bars it.
 """
 

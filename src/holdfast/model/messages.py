@@ -202,7 +202,7 @@ class Barred(Message, frozen=True, kw_only=True):
     """To a reader that cannot be served, however often it asks."""
 
     edge: Edge
-    #: The reader's, as it asked: what was said to an earlier life of it is no news to a later one.
+    #: The reader's, as it asked: what was said to an earlier life of it does not concern a later one.
     epoch: int
     why: BarReason
 

@@ -108,7 +108,7 @@ class Degraded(Note, frozen=True):
 
 
 class StableAgain(Note, frozen=True):
-    """Everything has a backup again, so long after the last word of who failed."""
+    """Everything has a backup again, this long after the failed member was last heard."""
 
     checked = False
     name: Name

@@ -13,7 +13,7 @@ with versioned():
     from holdfast.operators.aggregate import Window, WindowAggregate
     from holdfast.operators.aggregates import Agg
     from holdfast.operators.build import build, rows_in, rows_schema, wire_schema
-    from holdfast.operators.capture import Capture
+    from holdfast.operators.capture import StateCapture
     from holdfast.operators.chunk import END, START, Chunk
     from holdfast.operators.count_window import CountWindow, CountWindowAggregate
     from holdfast.operators.join import LEFT, RIGHT, Join, SameWindow, Within
@@ -30,13 +30,13 @@ __all__ = [
     "RIGHT",
     "START",
     "Agg",
-    "Capture",
     "Chunk",
     "CountWindow",
     "CountWindowAggregate",
     "Join",
     "MergeableAggregate",
     "SameWindow",
+    "StateCapture",
     "StateConfig",
     "StatefulOperator",
     "Union",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
 from holdfast.operators.aggregates import Agg, Overflow
-from holdfast.operators.capture import Capture, Incoming, Part
+from holdfast.operators.capture import Incoming, Part, StateCapture
 from holdfast.operators.chunk import Chunk
 from holdfast.operators.columns import (
     KEY_COLUMNS_MAX,
@@ -335,7 +335,7 @@ class WindowAggregate(StatefulOperator):
         if self.footprints is not None:
             self.keep_footprints()
 
-    def _put(self, message: Capture | Chunk, cursor: int) -> None:
+    def _put(self, message: StateCapture | Chunk, cursor: int) -> None:
         super()._put(message, cursor)
         if self.footprints is not None:
             self.keep_footprints()

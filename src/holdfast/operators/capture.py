@@ -81,7 +81,7 @@ class Part(msgspec.Struct, frozen=True):
         return sum(len(b) for b in self.buffers)
 
 
-class Capture(msgspec.Struct, frozen=True):
+class StateCapture(msgspec.Struct, frozen=True):
     """One capture of an operator."""
 
     operator: str
@@ -113,13 +113,13 @@ class Capture(msgspec.Struct, frozen=True):
         return sealed(_MAGIC, self, self.nbytes)
 
     @staticmethod
-    def from_bytes(raw: bytes | bytearray | memoryview) -> Capture:
+    def from_bytes(raw: bytes | bytearray | memoryview) -> StateCapture:
         """The capture that these bytes are; it keeps them."""
         return opened(_MAGIC, raw, _decoder, "a capture")
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Capture)
+_decoder = msgspec.msgpack.Decoder(StateCapture)
 
 
 def sealed(magic: bytes, value: msgspec.Struct, nbytes: int) -> bytearray:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, check
-from holdfast.operators.capture import LINKS, Capture, Incoming, Part
+from holdfast.operators.capture import LINKS, Incoming, Part, StateCapture
 from holdfast.operators.chunk import END
 from holdfast.operators.columns import Column, check_schema, column_of, decode, encode, pack_keys, valid_of
 from holdfast.operators.join_rows import (
@@ -241,8 +241,8 @@ class Join(StatefulOperator):
         return pa.Table.from_batches(outputs, self.output_schema)
 
     def _split_unmatchable(self, which: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Rows with a null key or no time can match nothing; of a join by window, rows without a time are no part at
-        all (as with Spark's window)."""
+        """Rows with a null key or no time can match nothing. In a join by window, rows without a time do not take
+        part at all (as with Spark's window)."""
         side = self.sides[which]
         times = batch.column(side.time.name)
         if times.null_count and isinstance(self.window, SameWindow):
@@ -412,7 +412,7 @@ class Join(StatefulOperator):
         left, right = (sum(s.rows.count_changed()) for s in self.sides)
         return left, right
 
-    def _amounts(self, capture: Capture) -> tuple[int, int]:
+    def _amounts(self, capture: StateCapture) -> tuple[int, int]:
         left, right = capture.parts
         return left.n_new + left.n_updated, right.n_new + right.n_updated
 

@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, check
-from holdfast.operators.capture import NULL_BITS, Capture, Part, bytes_of, digest_of, part_of, take_part
+from holdfast.operators.capture import NULL_BITS, Part, StateCapture, bytes_of, digest_of, part_of, take_part
 from holdfast.operators.chunk import END, START, Chunk, cursor_at, rids_below
 from holdfast.operators.costs import LinearCost
 from holdfast.state.checkpoint import Checkpoint, restore
@@ -124,7 +124,7 @@ class StatefulOperator(ABC):
 
     # -- captures -----------------------------------------------------------------------------------------------
 
-    def capture(self) -> Capture:
+    def capture(self) -> StateCapture:
         """What changed since the last capture (or ever). Counts as captured from now on."""
         self._check_complete("captured")
         started = self._now()
@@ -134,7 +134,9 @@ class StatefulOperator(ABC):
         ]
         base, self._moment = self.captured, self._digits()
         self.captured = digest_of(base, self._moment, (b for p in parts for b in p.buffers))
-        message = Capture(self.name, base, self.captured, self.rows, self.watermark, parts, self._layout, self._extra())
+        message = StateCapture(
+            self.name, base, self.captured, self.rows, self.watermark, parts, self._layout, self._extra()
+        )
         if started is not None:
             seconds = (self.config.clock() - started) / 1e9  # type: ignore[misc]
             self.capture_cost.observe(seconds, *self._amounts(message))
@@ -177,13 +179,13 @@ class StatefulOperator(ABC):
         numbers = (self.captured, cursor, end, self.rows, self.watermark)
         return Chunk(self.name, *numbers, parts, self._layout, self._extra()), end
 
-    def fits(self, message: Capture | Chunk) -> bool:
+    def fits(self, message: StateCapture | Chunk) -> bool:
         """Whether this image could take it now. A chunk that starts a walk fits anywhere."""
-        if isinstance(message, Capture):
+        if isinstance(message, StateCapture):
             return message.base == self.captured
         return message.start == START or (message.number == self.captured and message.start == self.scanned)
 
-    def paste(self, capture: Capture) -> None:
+    def paste(self, capture: StateCapture) -> None:
         """Take a capture into this image. It must start where the image stands.
 
         An image that is still being brought up takes only what concerns records that it has been given.
@@ -216,7 +218,7 @@ class StatefulOperator(ABC):
         self._put(chunk, END)
         self.scanned = chunk.end
 
-    def _put(self, message: Capture | Chunk, cursor: int) -> None:
+    def _put(self, message: StateCapture | Chunk, cursor: int) -> None:
         """Take what lies behind a cursor."""
         try:
             for index, part in enumerate(message.parts):
@@ -232,7 +234,7 @@ class StatefulOperator(ABC):
     def _check_complete(self, what: str) -> None:
         check(self.scanned == END, f"an image was {what} before it had everything", f"{self.name}, {self.scanned}")
 
-    def _check_mine(self, message: Capture | Chunk) -> None:
+    def _check_mine(self, message: StateCapture | Chunk) -> None:
         """Whether it is of this operator, as this node runs it."""
         if message.operator != self.name:
             raise InputError(f"{self.name}: got a capture of operator {message.operator!r}")
@@ -254,7 +256,7 @@ class StatefulOperator(ABC):
         self._forget()
         self.rows, self.watermark, self.captured, self.scanned = 0, NEVER, -1, END
 
-    def _amounts(self, capture: Capture) -> tuple[int, int]:
+    def _amounts(self, capture: StateCapture) -> tuple[int, int]:
         return capture.n_new, capture.n_updated
 
     def estimate_capture(self) -> float:
@@ -291,7 +293,7 @@ class StatefulOperator(ABC):
         self.captured, self.scanned = digest_of(-1, self._digits(), [memoryview(b"restored")]), END
 
     def reserve(self, heap_bytes: int) -> None:
-        """Make sure that so many bytes of long values fit, so that nothing runs out of memory half-way."""
+        """Make sure that this many bytes of long values fit, so that nothing runs out of memory half-way."""
         reserve(self.pool, heap_bytes)
 
     # -- figures ------------------------------------------------------------------------------------------------
@@ -302,13 +304,13 @@ class StatefulOperator(ABC):
 
 
 def pages_for(page_bytes: int, heap_bytes: int) -> int:
-    """Pages that so many bytes of long values take at most, each on a whole word and mostly on one page."""
+    """Pages that this many bytes of long values take at most, each on a whole word and mostly on one page."""
     payload = page_bytes - 8 * HEADER_WORDS
     return 0 if heap_bytes == 0 else 2 + 2 * (heap_bytes // payload)
 
 
 def reserve(pool: PagePool, heap_bytes: int) -> None:
-    """Make sure that so many bytes of long values fit a pool."""
+    """Make sure that this many bytes of long values fit a pool."""
     pool.ensure_room(pages_for(pool.page_bytes, heap_bytes))
 
 

@@ -38,7 +38,7 @@ from holdfast.state.intrinsics import load_float, store_float
 
 @dataclass(frozen=True)
 class MergeableAggregate:
-    """An aggregate of one's own over numbers.
+    """An aggregate of the user's own, over numbers.
 
     `lift(values, valid)` makes the states of single rows, (rows, width) doubles; null rows must give the identity.
     `merge(a, b)` adds state b into a, both arrays of `width` doubles; it must compile under Numba (nopython), be
@@ -86,7 +86,7 @@ _registry: dict[str, tuple[MergeableAggregate, Callable]] = {}
 
 
 def register(definition: MergeableAggregate) -> None:
-    """Make an aggregate of one's own known by its name. Compiles its merge now, not during a fail-over."""
+    """Make an aggregate of the user's own known by its name. Compiles its merge now, not during a fail-over."""
     if definition.name in _BUILT_IN:
         raise ConfigError(f"aggregate {definition.name!r} exists already", hint="Choose another name.")
     if len(definition.identity) != definition.width:

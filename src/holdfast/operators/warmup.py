@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.operators.aggregate import Window, WindowAggregate
 from holdfast.operators.aggregates import Agg
-from holdfast.operators.capture import Capture
+from holdfast.operators.capture import StateCapture
 from holdfast.operators.chunk import START, Chunk
 from holdfast.operators.count_window import CountWindow, CountWindowAggregate
 from holdfast.operators.join import LEFT, RIGHT, Join, Within
@@ -55,7 +55,7 @@ def _use(make: Callable[[], StatefulOperator], feed: Callable[[Any], object]) ->
     """Captures, images, checkpoints of an operator that has some rows."""
     primary, image = make(), make()
     feed(primary)
-    image.paste(Capture.from_bytes(primary.capture().to_bytes()))
+    image.paste(StateCapture.from_bytes(primary.capture().to_bytes()))
     snapshot, meta = primary.snapshot()
     feed(primary)
     primary.skip()

@@ -1,4 +1,4 @@
-"""Fixed-size records on pages, each with a number that never changes while it lives.
+"""Fixed-size records on pages, each with a number that never changes while it exists.
 
 A record's number (rid) is its page and its slot in it, so finding it is two shifts and no division. Which slots are
 taken is one bit each: in the page (so that a page alone says what is on it) and in an array beside the pages. The

@@ -19,10 +19,10 @@ from holdfast.operators import (
     NEVER,
     RIGHT,
     Agg,
-    Capture,
     CountWindow,
     CountWindowAggregate,
     MergeableAggregate,
+    StateCapture,
     StateConfig,
     Window,
     register,
@@ -250,14 +250,14 @@ def test_a_flipped_bit_anywhere_in_a_capture_is_an_input_error():
         garbled = bytearray(raw)
         garbled[at] ^= 1 << (at % 8)
         with pytest.raises(InputError, match="a capture cannot be read"):
-            Capture.from_bytes(bytes(garbled))
+            StateCapture.from_bytes(bytes(garbled))
 
 
 def test_a_capture_that_was_cut_short_is_an_input_error():
     raw = loaded().capture().to_bytes()
     for length in (0, 1, 7, 8, 9, 100, len(raw) - 1):
         with pytest.raises(InputError, match="a capture cannot be read") as caught:
-            Capture.from_bytes(raw[:length])
+            StateCapture.from_bytes(raw[:length])
         assert caught.value.hint == "The primary will bring up the image anew."
 
 

@@ -14,7 +14,7 @@ from holdfast.model.config import Config
 from holdfast.model.ids import shard_id
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan, to_core
 from holdfast.model.topology import ShardSpec, Topology
-from holdfast.operators import END, START, Capture, StateConfig
+from holdfast.operators import END, START, StateCapture, StateConfig
 from holdfast.operators.build import build
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
@@ -33,7 +33,7 @@ def wired(state: OperatorState | StateChunk) -> OperatorState | StateChunk:
     """As it arrives elsewhere."""
     if isinstance(state, StateChunk):
         return StateChunk(bytearray(state.raw))
-    return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
+    return OperatorState(StateCapture.from_bytes(state.capture.to_bytes()))
 
 
 def delta(op: ShardOperator) -> OperatorState:

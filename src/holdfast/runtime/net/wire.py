@@ -22,7 +22,7 @@ from holdfast.model.messages import AnyMessage, Message
 from holdfast.runtime.net.rows import ArrowRows
 
 if TYPE_CHECKING:
-    from holdfast.operators.capture import Capture
+    from holdfast.operators.capture import StateCapture
     from holdfast.operators.chunk import Chunk
 
 #: Raised whenever a message cannot be understood by a node of the version before.
@@ -42,7 +42,7 @@ class OperatorState:
 
     __slots__ = ("capture",)
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: StateCapture) -> None:
         self.capture = capture
 
     @property
@@ -113,9 +113,9 @@ def _ext_hook(code: int, data: memoryview) -> Any:
     if code == _ROWS:
         return ArrowRows.from_ipc(data)
     if code == _STATE:
-        from holdfast.operators.capture import Capture  # here: a task that only fetches rows needs no kernels
+        from holdfast.operators.capture import StateCapture  # here: a task that only fetches rows needs no kernels
 
-        return OperatorState(Capture.from_bytes(data))
+        return OperatorState(StateCapture.from_bytes(data))
     if code == _CHUNK:
         return StateChunk(data)
     if code == _SLICE:

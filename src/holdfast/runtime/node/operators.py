@@ -24,9 +24,9 @@ from holdfast.operators import (
     END,
     LEFT,
     RIGHT,
-    Capture,
     CountWindowAggregate,
     Join,
+    StateCapture,
     StateConfig,
     WindowAggregate,
     Within,
@@ -228,7 +228,7 @@ class ShardOperator:
         check(len(self._slices) == piece.index + 1, "a slice of a delta is missing", f"{self.op.name}, {piece.index}")
         if len(self._slices) == piece.count:
             raw, self._slices = b"".join(part.raw for part in self._slices), []
-            self.op.paste(Capture.from_bytes(raw))
+            self.op.paste(StateCapture.from_bytes(raw))
 
     def state_bytes(self) -> int:
         """Memory that the state takes now."""

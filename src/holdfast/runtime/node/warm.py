@@ -27,7 +27,7 @@ from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import operator_of
 from holdfast.model.plan import OperatorPlan, Plan
 from holdfast.model.topology import ShardSpec
-from holdfast.operators import START, Capture, StateConfig
+from holdfast.operators import START, StateCapture, StateConfig
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.wire import OperatorState, StateChunk
 from holdfast.runtime.node.operators import PANE, ShardOperator, read_schema
@@ -86,7 +86,7 @@ def _use(spec: ShardSpec, plan: Plan, operator: OperatorPlan) -> None:
 def _sent(state: object) -> OperatorState:
     if not isinstance(state, OperatorState):
         raise InvariantError("the delta of a tiny state has more than one piece")
-    return OperatorState(Capture.from_bytes(state.capture.to_bytes()))
+    return OperatorState(StateCapture.from_bytes(state.capture.to_bytes()))
 
 
 def _batch(schema: pa.Schema, turn: int) -> pa.RecordBatch:
