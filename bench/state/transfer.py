@@ -18,7 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from bench.harness import Report
-from holdfast.operators import END, START, Agg, StateCapture, Chunk, StateConfig, Window, WindowAggregate
+from holdfast.operators import END, START, Agg, Chunk, StateCapture, StateConfig, Window, WindowAggregate
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("ts", TIME), ("key", pa.int64()), ("v", pa.int64())])
