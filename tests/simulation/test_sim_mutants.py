@@ -25,6 +25,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "a_held_capture_is_dropped_at_a_promotion": ("crash", "stall"),
     "a_joining_image_gets_chunks_but_no_deltas": ("crash",),
     "a_chunk_is_lost": ("crash",),
+    "captures_in_flight_go_out_again_under_a_place_that_is_over": ("crash", "cut"),
+    "image_pasted_out_of_order": ("stall", "crash", "slow"),
     "an_image_in_its_scan_counts_as_complete": ("crash",),
     "a_late_try_takes_the_place_of_a_newer_one": ("stall-stage", "reorder"),
     "fetch_of_a_fenced_sink_is_served": ("stall-reader",),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast.errors import check
+from holdfast.errors import InvariantError, check
 from holdfast.model.block import Block, Digest, Rows, batch_block, digest_of
 from holdfast.model.ids import Edge
 from holdfast.model.parts import CommitRecord, HandedPart, HeldBatch
@@ -60,7 +60,8 @@ class Inbox:
         held = self.held.get(commit.batch)
         named = (commit.epoch, commit.attempt, commit.digests.get(self.edge))
         right = held is not None and (held.epoch, held.attempt, held.digest) == named
-        check(right, "a committed batch is not held here", f"{self.edge}: {commit} but {held}")
+        if not right:  # the detail names every edge of the batch: it is not made for each seal
+            raise InvariantError("a committed batch is not held here", detail=f"{self.edge}: {commit} but {held}")
         block = batch_block(self.next, held.rows if held else (), commit.watermark, commit.batch)
         self.sealed.append(block)
         self.next = block.end
