@@ -245,7 +245,7 @@ def test_spill_is_accounted_and_a_full_disk_slows_the_stage_but_loses_nothing():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer (coverage) costs more than the simulation")
-def test_a_hundred_nodes_and_a_thousand_shards_run_faster_than_real_time():
+def test_a_hundred_nodes_and_a_thousand_shards_run_in_about_real_time():
     setup = Setup(
         seed=1,
         nodes=100,
@@ -265,7 +265,7 @@ def test_a_hundred_nodes_and_a_thousand_shards_run_faster_than_real_time():
     spent_s = time.process_time() - before
     print(f"{run.world.events} events, {spent_s:.2f} s of one core for 4 s, unstable {run.instability_ms} ms")
     assert run.instability_ms
-    assert spent_s < 4.0
+    assert spent_s < 8.0  # about 4 on a quiet core; it was 2.4 before every process checked its own invariants
 
 
 def test_a_push_of_a_big_record_is_not_free():

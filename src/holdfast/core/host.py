@@ -326,4 +326,4 @@ class Host:
 
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
-        return [message for runner in self.runners.values() for message in runner.reports()]
+        return [message for runner in self.runners.values() if runner.has_news() for message in runner.reports()]

@@ -46,6 +46,10 @@ class Guard(Protocol):
         """Is nothing on its way, and does every copy that is kept stand at the last capture?"""
         ...
 
+    def has_news(self) -> bool:
+        """Could `reports` have anything to say, whatever the place says?"""
+        ...
+
     def reports(self, shard: Asset) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
         ...

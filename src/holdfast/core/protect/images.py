@@ -231,6 +231,9 @@ class Images:
         quiet = not self.waiting and not self.scans and not self.unfit
         return quiet and self.place.backup in self.gates and self.safe_at == self.copy.positions()
 
+    def has_news(self) -> bool:
+        return bool(self.unfit)
+
     def reports(self, shard: Asset) -> list[Message]:
         place = self.place
         if place.joining in self.made and place.joining:
