@@ -180,7 +180,7 @@ class Runner:
         self.pump(now_ns, ready)
 
     def has_news(self) -> bool:
-        """Could `reports` have anything to say? It is asked of every shard after every step, and must cost next to nothing."""
+        """Could `reports` have anything to say? Every shard is asked after every step: it must cost next to nothing."""
         place = self.place
         if place.joining or place.moving:
             return True
