@@ -9,6 +9,7 @@ from holdfast.core.arriving import Arriving
 from holdfast.core.copy import Copy
 from holdfast.core.protect import images
 from holdfast.core.protect.images import Images
+from holdfast.core.roles import Condition
 from holdfast.core.runner import Runner
 from holdfast.sim.operators import END, WindowChunk, WindowState, WindowSum
 
@@ -99,7 +100,8 @@ def a_held_capture_is_dropped_at_a_promotion() -> list[Patch]:
 
     def promote(self, shard, place, now_ns, ready):
         copy = self.copies[shard]
-        copy.pasting, copy.hollow = None, False
+        if copy.pasting is not None:
+            copy.pasting, copy.condition = None, Condition.COMPLETE
         right(self, shard, place, now_ns, ready)
 
     return [(host.Host, "_promote", promote)]

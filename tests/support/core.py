@@ -8,6 +8,7 @@ from holdfast.core.copy import Copy
 from holdfast.core.host import Host
 from holdfast.core.protect import Images, Pace
 from holdfast.core.ready import Ready
+from holdfast.core.roles import Condition
 from holdfast.model import messages as m
 from holdfast.model.block import Block, batch_block
 from holdfast.model.config import Config
@@ -40,6 +41,9 @@ def feed(made: Copy, edge: str, start: int, rows: Iterable, watermark: int, batc
 
 
 def run(made: Copy) -> list[Block]:
+    """Let it run, and consume all there is."""
+    if made.condition is Condition.COMPLETE:
+        made.promote(0)
     emitted = []
     while (blocks := made.step()) is not None:
         emitted.extend(block for _, block in blocks)

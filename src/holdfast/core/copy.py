@@ -14,6 +14,7 @@ from collections import deque
 
 from holdfast.core.arriving import Pasting
 from holdfast.core.operator import Operator
+from holdfast.core.roles import CHANGES, RISING, Change, Condition
 from holdfast.errors import HoldfastError, InvariantError, check
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
@@ -41,18 +42,16 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "consumed_since", "failed", "hollow", "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "scan",
-        "spec", "watermark",
+        "condition", "consumed_since", "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "spec", "watermark",
+        "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
         self.spec = spec
         self.op = op
-        #: How far the scan that brings this image up has come: the cursor of its next chunk; -1: the image is complete.
-        self.scan = -1 if based else 0
-        #: A paste failed half-way: the operator's state is of no position, and only a new scan makes it good.
-        self.hollow = False
-        #: A capture that this copy holds and has not pasted to its end.
+        #: What its state is good for. Only `change` sets it, by the table in `core/roles.py`.
+        self.condition = Condition.COMPLETE if based else Condition.EMPTY
+        #: While it holds a capture: that one, and what of it is still to be pasted.
         self.pasting: Pasting | None = None
         self.inboxes: dict[Edge, Inbox] = {e: Inbox(e, based) for e in spec.inputs if topology.is_stage_edge(e)}
         self.inputs = [Input(edge, self.inboxes.get(edge)) for edge in sorted(spec.inputs)]
@@ -65,8 +64,8 @@ class Copy:
         self.pasted = (0, 0)
         #: Elements consumed since the last capture was taken.
         self.consumed_since = 0
-        #: Why this copy stands still: its operator cannot take the next block. Nothing is lost: the block stays.
-        self.failed = ""
+        #: While it stands still: why its operator cannot take the next block. Nothing is lost: the block stays.
+        self.why = ""
 
     @property
     def id(self) -> Asset:
@@ -74,8 +73,18 @@ class Copy:
 
     @property
     def based(self) -> bool:
-        """Is this a complete image, or running state?"""
-        return self.scan < 0
+        """Is this running state, or an image that the record may name?"""
+        return self.condition not in RISING
+
+    def change(self, change: Change) -> None:
+        """The one place where the condition of a copy changes."""
+        known = CHANGES.get((self.condition, change))
+        if known is None:
+            raise InvariantError(
+                "the state of a copy cannot do this", detail=f"{self.id} is {self.condition.value}: {change.value}"
+            )
+        self.condition = known
+        self.why = ""
 
     def holds_to(self, edge: Edge) -> int:
         """Where this copy would stand if it ran now: a held capture is pasted first."""
@@ -101,7 +110,7 @@ class Copy:
         A block that the operator cannot take stays where it is, and so does the copy: any other order would be wrong.
         """
         source = self.next_input()
-        if not source.queue or self.failed:
+        if not source.queue or self.condition is not Condition.RUNNING:
             return None
         for queue in self.outputs:
             if not queue.has_room():
@@ -120,7 +129,8 @@ class Copy:
         except HoldfastError as error:
             source.queue.appendleft(block)
             batch = f", batch {block.batch}" if block.batch >= 0 else ""
-            self.failed = f"{self.id} cannot take [{block.start}, {block.end}) of {source.edge}{batch}: {error}"
+            self.change(Change.TORN if self.op.torn else Change.REFUSED)
+            self.why = f"{self.id} cannot take [{block.start}, {block.end}) of {source.edge}{batch}: {error}"
             return None
         source.position = block.end
         source.watermark = block.watermark
@@ -143,8 +153,20 @@ class Copy:
         """An image accepts only what starts where it stands; the first chunk of a scan fits everywhere."""
         if capture.scan == 0:
             return True
-        stands = capture.scan == self.scan and all(capture.start[i.edge] == i.position for i in self.inputs)
-        return stands and not self.hollow and self.op.fits(capture.state)
+        if self.condition is not (Condition.COMPLETE if capture.scan < 0 else Condition.SCANNING):
+            return False
+        stands = capture.scan == self.op.scanned and all(capture.start[i.edge] == i.position for i in self.inputs)
+        return stands and self.op.fits(capture.state)
+
+    def hold(self, pasting: Pasting) -> None:
+        """A capture is here, complete, and fits: it will be pasted, whatever happens to its primary."""
+        self.change(Change.HELD_LAST if pasting.head.done else Change.HELD_PART)
+        self.pasting = pasting
+
+    def give_up(self) -> None:
+        """A piece could not be pasted: only a new scan makes this image good."""
+        self.change(Change.PASTE_FAILED)
+        self.pasting = None
 
     def paste_piece(self) -> list[tuple[Edge, Block]] | None:
         """Paste one piece of the capture that is held; after the last, stand where it was taken.
@@ -155,12 +177,11 @@ class Copy:
         if pasting is None:
             raise InvariantError("nothing is held that could be pasted", detail=self.id)
         head = pasting.head
-        self.hollow = True
         self.op.paste(pasting.left[-1])
         pasting.left.pop()
         if pasting.left:
             return None
-        self.hollow = False
+        self.change(Change.PASTED)
         self.pasting = None
         sealed: list[tuple[Edge, Block]] = []
         for i in self.inputs:
@@ -175,12 +196,12 @@ class Copy:
         for queue in self.outputs:
             queue.paste(head.outputs[queue.edge], head.scan == 0)
         self.watermark = min(i.watermark for i in self.inputs)
-        self.scan = -1 if head.done else self.op.scanned
         self.pasted = (head.epoch, head.round)
         return sealed
 
     def promote(self, leases_until_ns: int) -> None:
         """Start to run: from the image, over the retained input. Readers on a lease get a new one."""
+        self.change(Change.RUNS)
         self.op.restore()
         self.consumed_since = 0
         for queue in self.outputs:
@@ -188,6 +209,7 @@ class Copy:
 
     def demote(self) -> None:
         """Become an image again: what was received from other shards will come again by captures."""
+        self.change(Change.STOPS)
         for i in self.inputs:
             if i.inbox is None:
                 i.queue.clear()

@@ -12,7 +12,7 @@ from holdfast.core.operator import OperatorFactory
 from holdfast.core.outlet import spill
 from holdfast.core.protect import Pace, maker
 from holdfast.core.ready import Left, Ready, Spill
-from holdfast.core.roles import TRANSITIONS, Action, State, role_of
+from holdfast.core.roles import TRANSITIONS, Action, Change, Condition, State, role_of
 from holdfast.core.runner import Runner
 from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.errors import HoldfastError, InvariantError
@@ -89,15 +89,16 @@ class Host:
                     )
                 self.copies[shard] = self._new_copy(shard, based=True)
                 if place.primary == self.seat:
+                    self.copies[shard].change(Change.RUNS)
                     self._run(shard, place, now_ns, ready)
             case Action.JOIN | Action.REJOIN:
                 self._forget(shard, ready)
                 self.copies[shard] = self._new_copy(shard, based=False)
                 ready.notes.append(notes.Joining(shard, self.seat, place.since))
             case Action.KEEP:
-                self._check_based(shard, place)
+                self.copies[shard].change(Change.NAMED)
             case Action.PROMOTE:
-                self._check_based(shard, place)
+                self.copies[shard].change(Change.NAMED)
                 self._promote(shard, place, now_ns, ready)
             case Action.RETARGET:
                 self._retarget(shard, place, now_ns, ready)
@@ -110,20 +111,11 @@ class Host:
                 self.copies.pop(shard, None)
                 ready.notes.append(notes.Dropped(shard, self.seat, place.epoch))
 
-    def _check_based(self, shard: Asset, place: Place) -> None:
-        copy = self.copies[shard]
-        if not copy.based and not (copy.pasting and copy.pasting.head.done):
-            raise InvariantError("a copy without an image is named", detail=f"{shard} on {self.seat}: {place}")
-
     def _promote(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         """What is held is pasted first: the primary was told that it is safe here."""
         copy = self.copies[shard]
         while copy.pasting is not None:
             self._paste(shard, ready)
-        if copy.hollow:
-            raise InvariantError(
-                "an image that was lost in a failed paste would run", detail=f"{shard} on {self.seat}: {place}"
-            )
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
 
@@ -132,7 +124,7 @@ class Host:
         if place.epoch == runner.epoch:
             runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
             return
-        if not runner.frozen:
+        if not runner.place.moving:
             raise InvariantError("a primary missed an epoch of its own", detail=f"{shard} on {self.seat}: {place}")
         self.copies[shard].demote()  # it handed over, missed that it was backup, and is primary again
         self._promote(shard, place, now_ns, ready)
@@ -232,7 +224,7 @@ class Host:
             return
         fits = copy.fits(head)
         if fits:
-            copy.pasting = Pasting(arriving.source, head, arriving.state())
+            copy.hold(Pasting(arriving.source, head, arriving.state()))
             ready.idle = True
         else:
             ready.notes.append(notes.Misfit(shard, self.seat, head.epoch, head.round, head.scan == 0))
@@ -248,7 +240,7 @@ class Host:
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True)))
         elif copy.pasted == number:
             ready.send.append((source, Pasted(shard=head.shard, epoch=head.epoch, round=head.round)))
-        elif copy.pasting is None and copy.hollow:  # that the paste failed was said, but perhaps not heard
+        elif copy.condition is Condition.HOLLOW:  # that the paste failed was said, but perhaps not heard
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=False)))
 
     def _paste(self, shard: Asset, ready: Ready) -> bool:
@@ -263,7 +255,7 @@ class Host:
         except InvariantError:
             raise
         except HoldfastError as error:
-            copy.pasting = None
+            copy.give_up()
             ready.notes.append(notes.PasteFailed(shard, self.seat, str(error)))
             answer = Held(shard=shard, epoch=head.epoch, round=head.round, fits=False)
             ready.send.append((pasting.source, answer))

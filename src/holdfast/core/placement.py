@@ -157,10 +157,12 @@ def _note_drains(made: Draft, reports: Reports) -> None:
 
 
 def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
-    """Take up what primaries reported: a seat that joined, a primary that yielded."""
+    """Take up what primaries reported: a seat that joined or does not continue, a primary that yielded."""
     place = made.places[asset]
     since, seat = reports.joined.get(asset, (-1, ""))
-    if place.joining and place.since == since and place.joining == seat:
+    if place.joining and reports.unfit.get(asset) == (place.since, place.joining):
+        made.put(asset, joining=None)  # whoever joins next, perhaps the same, begins anew
+    elif place.joining and place.since == since and place.joining == seat:
         made.put(asset, backup=seat, joining=None, mode=made.mode_of(asset))
     elif place.backup and reports.unfit.get(asset) == (place.since, place.backup):
         made.put(asset, backup=None, joining=place.backup, moving=False)

@@ -1,8 +1,12 @@
 """What a node is to a shard, and what it does when the placement record says otherwise.
 
-The table is the whole of it: every state a copy can be in, every role the record can give it, and the one action
-that follows. A pair that is not in it cannot come from a correct coordinator: it is refused loudly. A node may miss
-records in between (a joining copy finds itself primary), but never one under which it had to take part.
+Two tables are the whole of it. `TRANSITIONS`: every state a copy can be in, every role the record can give it, and the
+one action that follows. A pair that is not in it cannot come from a correct coordinator: it is refused loudly. A node
+may miss records in between (a joining copy finds itself primary), but never one under which it had to take part.
+
+`CHANGES`: what a copy's own state is good for, whatever its role, and what happens to it. Only what is `COMPLETE` may
+run. An image in the middle of its scan may not even be named by the record; one that a failed paste has left hollow
+may, until its primary has reported it. A pair that is not in it is a bug, and stops the node before anything leaves it.
 """
 
 from __future__ import annotations
@@ -66,6 +70,59 @@ TRANSITIONS: dict[tuple[State, Role], tuple[State, Action]] = {
     (State.YIELDING, Role.PRIMARY): (State.PRIMARY, Action.RETARGET),
     (State.YIELDING, Role.MOVING): (State.YIELDING, Action.RETARGET),
 }
+
+
+class Condition(Enum):
+    """What the state of a copy is good for. (Where it stands in the record is its `State`: YIELDING is frozen, too.)"""
+
+    EMPTY = "empty"
+    SCANNING = "scanning"
+    FILLING = "holds a part of its scan"
+    HOLDING = "holds what completes it"
+    COMPLETE = "complete"
+    HOLLOW = "hollow"
+    RUNNING = "running"
+    FAILED = "stands still"
+    TORN = "torn"
+
+
+class Change(Enum):
+    HELD_PART = "a capture of its scan is held, not the last"
+    HELD_LAST = "a capture is held with which it is complete"
+    PASTED = "all of it is pasted"
+    PASTE_FAILED = "a paste fails: the state is of no position"
+    NAMED = "the record names it"
+    RUNS = "it runs"
+    REFUSED = "its operator cannot take the next block"
+    TORN = "its operator fails in the middle of a block: the state is of no position"
+    STOPS = "it hands over and becomes an image"
+
+
+CHANGES: dict[tuple[Condition, Change], Condition] = {
+    (Condition.EMPTY, Change.HELD_PART): Condition.FILLING,
+    (Condition.EMPTY, Change.HELD_LAST): Condition.HOLDING,
+    (Condition.SCANNING, Change.HELD_PART): Condition.FILLING,
+    (Condition.SCANNING, Change.HELD_LAST): Condition.HOLDING,
+    (Condition.FILLING, Change.PASTED): Condition.SCANNING,
+    (Condition.FILLING, Change.PASTE_FAILED): Condition.HOLLOW,
+    (Condition.HOLDING, Change.PASTED): Condition.COMPLETE,
+    (Condition.HOLDING, Change.PASTE_FAILED): Condition.HOLLOW,
+    (Condition.HOLDING, Change.NAMED): Condition.HOLDING,
+    (Condition.COMPLETE, Change.HELD_PART): Condition.FILLING,
+    (Condition.COMPLETE, Change.HELD_LAST): Condition.HOLDING,
+    (Condition.COMPLETE, Change.NAMED): Condition.COMPLETE,
+    (Condition.COMPLETE, Change.RUNS): Condition.RUNNING,
+    (Condition.HOLLOW, Change.HELD_PART): Condition.FILLING,
+    (Condition.HOLLOW, Change.HELD_LAST): Condition.HOLDING,
+    (Condition.HOLLOW, Change.NAMED): Condition.HOLLOW,
+    (Condition.RUNNING, Change.REFUSED): Condition.FAILED,
+    (Condition.RUNNING, Change.TORN): Condition.TORN,
+    (Condition.RUNNING, Change.STOPS): Condition.COMPLETE,
+    (Condition.FAILED, Change.STOPS): Condition.COMPLETE,
+    (Condition.TORN, Change.STOPS): Condition.HOLLOW,
+}
+#: An image in one of these is only being brought up: it could not take over, and the record does not name it.
+RISING = frozenset((Condition.EMPTY, Condition.SCANNING, Condition.FILLING))
 
 
 def role_of(seat: Seat, place: Place) -> Role:

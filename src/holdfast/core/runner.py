@@ -23,8 +23,7 @@ from holdfast.model.topology import Topology
 
 class Runner:
     __slots__ = (
-        "config", "copy", "epoch", "feeds", "frozen", "guards", "make_guard", "outlet", "place", "producers", "said",
-        "topology",
+        "config", "copy", "epoch", "feeds", "guards", "make_guard", "outlet", "place", "producers", "topology",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, topology: Topology, config: Config, make_guard: MakeGuard) -> None:
@@ -36,8 +35,6 @@ class Runner:
         self.make_guard = make_guard
         self.guards: tuple[Guard, ...] = ()
         self.outlet = Outlet(copy, place.epoch, topology, config)
-        #: True while it hands over (drain): it serves, but consumes nothing.
-        self.frozen = False
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=place.primary or "")
             for i in copy.inputs
@@ -45,8 +42,6 @@ class Runner:
         }
         #: Where each producer sits, as this shard last turned to it.
         self.producers: dict[Edge, Seat | None] = {}
-        #: It was said that the shard stands still.
-        self.said = False
 
     @property
     def id(self) -> Asset:
@@ -59,7 +54,6 @@ class Runner:
         if place.mode != self.place.mode:
             ready.notes.append(notes.ModeChanged(self.id, place.mode, self.epoch, place.since))
         self.place = place
-        self.frozen = place.moving
         self.on_protection(protection, now_ns)
         for guard in self.guards:
             guard.retarget(place)
@@ -108,16 +102,15 @@ class Runner:
 
     def pump(self, now_ns: int, ready: Ready) -> None:
         """Consume all there is, in order; stream what it made."""
-        if self.frozen:
-            return
-        made = False
+        if self.place.moving:
+            return  # it hands over: it serves, but consumes nothing
+        made, before = False, self.copy.condition
         while (blocks := self.copy.step()) is not None:
             for queue, block in blocks:
                 made = True
                 ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
-        if self.copy.failed and not self.said:
-            self.said = True
-            ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.failed))
+        if self.copy.condition is not before:
+            ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.why))
         if made:
             self.outlet.flush(ready)
         if self.copy.consumed_since >= self.config.retained_soft_max:
@@ -135,12 +128,12 @@ class Runner:
     # --- protection
 
     def wants_protection(self, now_ns: int) -> bool:
-        return any(guard.due(now_ns, frozen=self.frozen) for guard in self.guards)
+        return any(guard.due(now_ns, frozen=self.place.moving) for guard in self.guards)
 
     def protect(self, now_ns: int, ready: Ready) -> None:
         """Let every guard take what is due."""
         for guard in self.guards:
-            if guard.due(now_ns, frozen=self.frozen):
+            if guard.due(now_ns, frozen=self.place.moving):
                 guard.take(now_ns, ready)
 
     def on_answer(self, seat: Seat, message: Held | Pasted, now_ns: int, ready: Ready) -> None:
@@ -198,4 +191,4 @@ class Runner:
 
     def has_yielded(self) -> bool:
         """Frozen, and every copy that is kept stands where this one stands."""
-        return self.frozen and bool(self.guards) and all(guard.is_settled() for guard in self.guards)
+        return self.place.moving and bool(self.guards) and all(guard.is_settled() for guard in self.guards)

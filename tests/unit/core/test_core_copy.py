@@ -8,6 +8,7 @@ from support.core import ONE, SMALL, TWO, copy_of, feed, fill, images, place, ru
 from holdfast.core.arriving import Pasting
 from holdfast.core.copy import Copy
 from holdfast.core.ready import Ready
+from holdfast.core.roles import Condition
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model.config import Config
@@ -45,7 +46,7 @@ def test_a_hole_in_the_input_is_an_error():
     made = copy_of(TWO)
     feed(made, "s0>u0", 7, [], 10, 0)
     with pytest.raises(InvariantError, match="hole"):
-        made.step()
+        run(made)
 
 
 def test_without_room_nothing_is_consumed():
@@ -58,7 +59,7 @@ def test_without_room_nothing_is_consumed():
 
 def paste(made: Copy, messages: list[m.Message]) -> None:
     head = messages[0]
-    made.pasting = Pasting("a#1", head, [message.state for message in messages])
+    made.hold(Pasting("a#1", head, [message.state for message in messages]))
     while made.pasting is not None:
         made.paste_piece()
 
@@ -96,14 +97,14 @@ def test_a_paste_in_pieces_stands_nowhere_until_the_last_piece():
     fill(made, range(10))
     messages = take(guard)["b#1"]
     assert len(messages) == 3
-    image.pasting = Pasting("a#1", messages[0], [x.state for x in messages])
+    image.hold(Pasting("a#1", messages[0], [x.state for x in messages]))
     for _ in range(2):
         assert image.paste_piece() is None
-        assert image.hollow
+        assert image.condition is Condition.HOLDING
         assert image.positions() == {"s0>u0": 0}
         assert image.holds_to("s0>u0") == 12
     assert image.paste_piece() == []
-    assert not image.hollow
+    assert image.condition is Condition.COMPLETE
     assert image.positions() == made.positions() == {"s0>u0": 12}
     assert image.op.windows == made.op.windows
 
@@ -118,6 +119,7 @@ def test_an_image_that_was_torn_in_a_paste_fits_nothing_but_the_start_of_a_scan(
     guard = images(made, place(joining="c#1"))
     fill(made, range(3))
     sent = take(guard)
-    image.hollow = True
+    image.hold(Pasting("a#1", sent["b#1"][0], [object()]))
+    image.give_up()
     assert not image.fits(sent["b#1"][0])
     assert image.fits(sent["c#1"][0])

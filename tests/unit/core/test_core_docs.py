@@ -24,10 +24,12 @@ def drawn() -> str:
     standing = [(a, t.value, b) for (a, t), b in election.TRANSITIONS.items()]
     phases = [(a, c.value, b) for (a, c), b in stage.TRANSITIONS.items()]
     copies = [(a, f"{r.value}: {act.value}", b) for (a, r), (b, act) in roles.TRANSITIONS.items()]
+    conditions = [(a, c.value, b) for (a, c), b in roles.CHANGES.items()]
     parts = [
         "# Transition tables\n\nDrawn from the code by `tests/unit/core/test_core_docs.py`; do not edit.\n",
         diagram("A member's standing", "`holdfast.core.election`: who may change the record.", standing),
         diagram("A copy of a shard on a node", "`holdfast.core.roles`: the role that a new record gives.", copies),
+        diagram("The state of a copy", "`holdfast.core.roles`: what it is good for, whatever the role.", conditions),
         diagram("A stage's driver", "`holdfast.core.stage`: one batch after the other.", phases),
         "## Faults of the simulator\n\n| kind | what happens |\n|---|---|\n"
         + "".join(f"| `{kind}` | {text} |\n" for kind, text in KINDS.items()),

@@ -6,15 +6,15 @@ from itertools import pairwise
 
 from support.core import CONFIG, SMALL, answer, copy_of, fill, held, host, images, pasted, place, receive, take
 
+from holdfast.core.copy import Copy
 from holdfast.core.protect import Images, Pace
 from holdfast.core.protect.images import SCAN_RETRIES_MAX
 from holdfast.core.ready import Ready
+from holdfast.core.roles import Change
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import MS, Config
 from holdfast.model.protection import Protection
-from holdfast.sim.costs import Costs
-from holdfast.sim.operators import Meter, WindowSum
 
 EDGE = "s0>u0"
 BOTH = place(joining="c#1")
@@ -46,7 +46,7 @@ def test_much_consumed_input_forces_a_round_and_a_torn_state_is_never_captured()
     guard = images(made, place(), Config(retained_soft_max=5))
     fill(made, range(5))
     assert guard.due(0, frozen=False)
-    made.op = type("Torn", (WindowSum,), {"torn": True})(made.spec, 10, Costs(), Meter())
+    made.change(Change.TORN)
     assert not guard.due(10_000 * MS, frozen=True)
 
 
@@ -282,6 +282,47 @@ def test_a_joining_image_that_does_not_continue_is_brought_up_anew():
     assert guard.reports("u0") == []
 
 
+def completed(guard: Images, made: Copy) -> None:
+    """Bring the joining seat up to its last chunk: the record may name it from now on."""
+    for number in range(1, 5):
+        take(guard)
+        answer(guard, "b#1", [pasted(number)])
+        answer(guard, "c#1", [pasted(number)])
+        if guard.reports("u0"):
+            break
+    fill(made, range(10), 1)
+    take(guard)
+    answer(guard, "b#1", [pasted(guard.number)])
+
+
+def test_an_image_that_was_reported_complete_is_not_started_over_for_being_slow():
+    """The record may name it at any moment: it must go on being one that could take over."""
+    made = copy_of(config=SMALL)
+    guard = images(made, BOTH, SMALL)
+    fill(made, range(10))
+    completed(guard, made)
+    ready = Ready()
+    guard.on_tick(100 * SCAN_RETRIES_MAX * SMALL.retry_ns, ready)
+    assert (ready.notes, list(guard.waiting), guard.scans) == ([], ["c#1"], {})
+    assert guard.reports("u0") == [m.Joined(asset="u0", since=1, seat="c#1")]
+
+
+def test_an_image_that_was_reported_complete_and_does_not_continue_is_reported_and_holds_back_acknowledgements():
+    made = copy_of(config=SMALL)
+    guard = images(made, BOTH, SMALL)
+    fill(made, range(10))
+    completed(guard, made)
+    safe = guard.safe()
+    answer(guard, "c#1", [held(guard.number, fits=False)])
+    assert guard.reports("u0") == [m.Unfit(asset="u0", since=1, seat="c#1")]
+    fill(made, range(10), 2)
+    take(guard)
+    answer(guard, "b#1", [pasted(guard.number)])
+    assert guard.safe() == safe
+    guard.retarget(place(2, backup="c#1"))  # the first report came through: it is named, and must be dropped again
+    assert guard.reports("u0") == [m.Unfit(asset="u0", since=2, seat="c#1")]
+
+
 def test_a_backup_that_does_not_fit_is_reported_and_holds_back_acknowledgements_until_the_record_has_dropped_it():
     """The record still names it: should the primary die now, it runs from where it stands."""
     made = copy_of()
@@ -326,7 +367,7 @@ def test_the_bandwidth_limit_holds_back_chunks_but_not_deltas():
     third = take(guard, 1_000 * MS)
     assert [len(x) for x in third.values()] == [1, 2]
     answer(guard, "c#1", receive(image, third["c#1"]))
-    assert image.copies["u0"].scan == 8
+    assert image.copies["u0"].op.scanned == 8
 
 
 def test_a_scan_that_may_not_begin_yet_sends_nothing_and_the_backup_gets_its_delta():

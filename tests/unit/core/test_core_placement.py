@@ -226,6 +226,16 @@ def test_a_backup_that_does_not_fit_joins_anew_and_an_old_report_of_it_is_nothin
     assert made.since > place.since
 
 
+def test_a_joining_seat_that_does_not_continue_joins_anew_whatever_was_reported_before():
+    record = start(shards=1)
+    record = after(record, drains={name_of(record.places["u0"].backup): None})
+    place = record.places["u0"]
+    assert place.joining
+    made = after(record, joined={"u0": (place.since, place.joining)}, unfit={"u0": (place.since, place.joining)})
+    assert (made.places["u0"].backup, made.places["u0"].joining is not None) == (place.backup, True)
+    assert made.places["u0"].since > place.since
+
+
 # --- settings
 
 

@@ -122,7 +122,7 @@ def test_every_guard_hears_of_every_answer_and_takes_only_what_is_due():
 def test_a_shard_that_hands_over_has_yielded_when_all_of_its_guards_are_settled():
     one, two = Kept("one", None), Kept("two", None)
     runner = top(one, two)
-    runner.frozen, runner.place = True, replace(runner.place, moving=True)
+    runner.place = replace(runner.place, moving=True)
     two.wants = True
     assert runner.reports() == []
     two.wants = False

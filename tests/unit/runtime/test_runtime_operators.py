@@ -8,6 +8,7 @@ from support.plans import ROWS, layered_plan
 from support.source import rows
 
 from holdfast.core.copy import Copy
+from holdfast.core.roles import Condition
 from holdfast.errors import InputError, InvariantError
 from holdfast.model.block import WATERMARK_MAX, batch_block
 from holdfast.model.config import Config
@@ -147,6 +148,7 @@ def test_a_batch_with_another_schema_stops_its_shard_and_nothing_else():
     plan = layered_plan()
     spec = plan.topology.shard["u0"]
     copy = Copy(spec, plan.topology, make("u0", plan), Config(), based=True)
+    copy.promote(0)
     inbox = copy.inboxes["s0>u0"]
     good = ArrowRows([rows(0, 50, 1000)])
     bad = ArrowRows([pa.record_batch({"ts": [1], "key": ["text"], "value": [1.5]})])
@@ -155,8 +157,9 @@ def test_a_batch_with_another_schema_stops_its_shard_and_nothing_else():
     assert copy.step() is not None
     before = copy.positions()
     assert copy.step() is None
-    assert "u0 cannot take [52, 55) of s0>u0, batch 1" in copy.failed
-    assert "schema has changed" in copy.failed
+    assert "u0 cannot take [52, 55) of s0>u0, batch 1" in copy.why
+    assert "schema has changed" in copy.why
+    assert copy.condition is Condition.FAILED
     assert copy.positions() == before
     assert len(inbox.sealed) == 1
     assert not copy.op.torn
@@ -172,6 +175,22 @@ def test_an_overflow_leaves_a_state_that_is_not_captured():
     with pytest.raises(Exception, match="does not fit"):
         op.step("s0>u0", ArrowRows([huge]), WATERMARK_MAX)
     assert op.torn
+
+
+def test_a_state_that_tore_is_hollow_as_an_image():
+    plan = layered_plan()
+    spec = plan.topology.shard["u0"]
+    copy = Copy(spec, plan.topology, make("u0", plan), Config(), based=True)
+    copy.promote(0)
+    huge = pa.record_batch(
+        [pa.array([0, 1], pa.int64()).view(ROWS.field("ts").type), pa.array([1, 1]), pa.array([2**62, 2**62])],
+        schema=ROWS,
+    )
+    copy.inboxes["s0>u0"].sealed.append(batch_block(0, ArrowRows([huge]), WATERMARK_MAX, 0))
+    assert copy.step() is None
+    assert copy.condition is Condition.TORN
+    copy.demote()
+    assert copy.condition is Condition.HOLLOW
 
 
 def join_plan(shards: int = 2) -> Plan:
@@ -213,6 +232,7 @@ def test_a_join_emits_before_the_watermark_moves_and_promises_less():
     time_type = pa.timestamp("us", tz="UTC")
     spec = plan.topology.shard["pairs-0"]
     copy = Copy(spec, plan.topology, ShardOperator(spec, plan, STATE), Config(), based=True)
+    copy.promote(0)
     left = pa.record_batch([times(time_type, 10, 20), pa.array([1, 2])], names=["lt", "a"])
     right = pa.record_batch([times(time_type, 15, 25), pa.array([1, 2]), pa.array(["p", "q"])], names=["rt", "b", "x"])
     mark = to_core(5)

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.core.copy import Copy
 from holdfast.core.protect.pace import Pace
 from holdfast.core.ready import Ready
+from holdfast.core.roles import Condition
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Seat
@@ -88,7 +89,7 @@ class Images:
 
     def due(self, now_ns: int, *, frozen: bool) -> bool:
         copy = self.copy
-        if self.waiting or not self.place.targets or copy.op.torn:
+        if self.waiting or not self.place.targets or copy.condition is Condition.TORN:
             return False
         age_ns, consumed = now_ns - self.started_ns, copy.consumed_since
         return (
@@ -185,13 +186,15 @@ class Images:
             self.safe_at = self.base
 
     def _start_over(self, seat: Seat) -> None:
-        """Its image does not continue. A joining one is brought up anew; a backup may not be named any longer."""
+        """Its image does not continue. A joining one is brought up anew; a backup may not be named any longer, nor may
+        one that was reported complete, which the record may name at any moment."""
         self.waiting.pop(seat, None)
         self.gates.pop(seat, None)
         self.reached.pop(seat, None)
-        if seat == self.place.joining:
+        if seat == self.place.joining and seat not in self.made:
             self.scans[seat] = 0
         else:
+            self.made.pop(seat, None)
             self.unfit[seat] = None
 
     def on_pasted(self, seat: Seat, message: Pasted, now_ns: int, ready: Ready) -> None:
@@ -211,8 +214,9 @@ class Images:
         if not self.waiting:
             return
         retry_ns = self.config.retry_ns
-        slow = [seat for seat in self.waiting if seat == self.place.joining and len(self.place.targets) > 1]
-        if slow == list(self.waiting) and now_ns - self.started_ns >= SCAN_RETRIES_MAX * retry_ns:
+        joining = self.place.joining if len(self.place.targets) > 1 else None
+        slow = [seat for seat in self.waiting if seat == joining and seat not in self.made]
+        if slow and slow == list(self.waiting) and now_ns - self.started_ns >= SCAN_RETRIES_MAX * retry_ns:
             ready.notes.append(notes.ScanAgain(self.copy.id, self.epoch, self.number, slow[0]))
             self._start_over(slow[0])
         elif now_ns - self.sent_ns >= 2 * retry_ns << min(self.resends, DOUBLINGS_MAX):

@@ -58,7 +58,7 @@ def _shard(node: Node, shard: str) -> dict[str, Any]:
     return {
         "role": node.host.states.get(shard, State.ABSENT).value,
         "epoch": place.epoch,
-        "failed": copy.failed,
+        "failed": copy.why,
         "watermark_us": to_micros(copy.watermark),
         "inputs": {
             i.edge: {"position": i.position, "waiting": sum(b.end - b.start for b in i.queue)} for i in copy.inputs
@@ -96,7 +96,7 @@ def figures(node: Node) -> Figures:
         ("members", (), len(node.record.members)),
         ("coordinator", (), float(node.election.standing is Standing.COORDINATOR)),
         ("unprotected", (), len(node.record.unprotected())),
-        ("failed_shards", (), sum(1 for copy in node.host.copies.values() if copy.failed)),
+        ("failed_shards", (), sum(1 for copy in node.host.copies.values() if copy.why)),
     ]
     captures = captured_bytes = pastes = 0
     for shard, copy in node.host.copies.items():
