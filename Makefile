@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test long demo check lint types fast bench clean help
+.PHONY: test long attack demo check lint types fast bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -30,6 +30,9 @@ test: $(VENV)/.installed  ## every test but the longest, the ones on Spark inclu
 
 long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (about twelve minutes)
 	$(BIN)/python -m pytest -m long
+
+attack: $(VENV)/.installed  ## the attack suite in its long form (under 10 minutes)
+	$(BIN)/python -m pytest --durations 8 tests/attack
 
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)
 

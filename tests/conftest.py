@@ -29,6 +29,8 @@ CLUSTERS = (
     "test_faults",
     "test_large_state",
     "test_nodes",
+    "test_racing_starts",
+    "test_signals",
     "test_spark_bad_input",
     "test_spark_between",
     "test_spark_end_to_end",

@@ -37,8 +37,9 @@ from holdfast.spark.session import is_here
 
 from .alone import run_alone
 from .control import unfinished
+from .home import RunHome
 from .planning import check_file, plan_file
-from .runs import RUNS, RunFile, made_in, process_started, read_run, remove
+from .runs import RUNS, RunFile, process_started
 from .story import read_events, write_event
 from .watch import cluster_status, failing, status_view
 
@@ -64,11 +65,12 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
 class LocalRun:
     """A pipeline on this machine: its directory, its plan, its nodes."""
 
-    def __init__(self, run: RunFile, plan: Plan, nodes: LocalNodes, warnings: list[str]) -> None:
+    def __init__(self, run: RunFile, plan: Plan, nodes: LocalNodes, warnings: list[str], home: RunHome) -> None:
         self.run = run
         self.plan = plan
         self.nodes = nodes
         self.warnings = warnings
+        self._home = home
 
     def is_finished(self) -> bool:
         try:
@@ -78,6 +80,7 @@ class LocalRun:
 
     def stop(self) -> None:
         self.nodes.stop()
+        self._home.release()
 
 
 def start_run(
@@ -97,22 +100,23 @@ def start_run(
         )
     check_file(file)
     settings = _settings(options)
-    directory = _make_directory(file, options)
+    home = RunHome(options.directory or RUNS / file.stem, file, fresh=options.fresh)
     try:
-        return _start(file, directory, options, settings, tell, told)
+        return _start(file, home, options, settings, tell, told)
     except BaseException:
-        remove(made_in(directory, [file], but_logs=True))  # its logs say why it did not start
+        home.undo()
         raise
 
 
 def _start(
     file: Path,
-    directory: Path,
+    home: RunHome,
     options: RunOptions,
     settings: dict[str, Any],
     tell: Callable[[str], None],
     told: threading.Event | None,
 ) -> LocalRun:
+    directory = home.path
     tell(f"planning {file}")
     query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
     plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
@@ -142,7 +146,7 @@ def _start(
     write_whole(directory / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2))  # it may hold keys
     tell(f"starting {options.nodes} nodes")
     nodes.start(told)
-    return LocalRun(run, plan, nodes, warnings)
+    return LocalRun(run, plan, nodes, warnings, home)
 
 
 def _warm(directory: Path, told: threading.Event | None) -> None:
@@ -155,46 +159,6 @@ def _warm(directory: Path, told: threading.Event | None) -> None:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
-
-
-def _make_directory(file: Path, options: RunOptions) -> Path:
-    directory = options.directory or RUNS / file.stem
-    keep = [file]
-    if (directory / "run.json").exists():
-        if not options.fresh:
-            raise ConfigError(
-                f"{directory} holds an earlier run",
-                detail="State is kept in the nodes' memory, so a run that has ended cannot be continued.",
-                hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), or give another --dir.",
-            )
-        keep += _check_ended(directory)
-    elif not options.fresh and (found := made_in(directory, keep, but_logs=True)):
-        raise ConfigError(  # not of a run, as far as we know: they may be the user's
-            f"{directory} has files that a run would write over",
-            detail=f"There are {', '.join(str(path.relative_to(directory)) for path in found[:6])}.",
-            hint="Give another --dir; --fresh removes them.",
-        )
-    try:
-        if options.fresh:
-            remove(made_in(directory, keep))
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be used", detail=str(error), hint="Give another --dir.") from None
-    return directory.resolve()
-
-
-def _check_ended(directory: Path) -> list[Path]:
-    """An earlier run that may be removed; the file it was made from, which may not."""
-    try:
-        run = read_run(directory)
-    except ConfigError:
-        return []  # damaged: nobody can stop it by this file either
-    answers: dict[str, Any] = {}
-    with suppress(ConfigError):  # without its secret nobody can ask
-        answers = run.ask_all("ping", timeout_s=2.0)
-    if run.is_supervised or answers:
-        raise ConfigError(f"{run.pipeline} is running in {directory}", hint=f"`holdfast stop {directory}` first.")
-    return [Path(run.source)]
 
 
 def _settings(options: RunOptions) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.home import RunHome
 from holdfast.cli.main import main
-from holdfast.cli.run import RunOptions, _make_directory
 
 
 def fails_with(capsys, *arguments: str, code: int = 2) -> str:
@@ -93,8 +93,8 @@ def test_a_directory_that_holds_an_earlier_run(capsys, run_directory, tmp_path):
 
 
 def test_the_directory_of_a_run_is_its_owners_alone(tmp_path):
-    made = _make_directory(Path("netmon.py"), RunOptions(directory=tmp_path / "runs" / "netmon"))
-    assert made.stat().st_mode & 0o777 == 0o700
+    made = RunHome(tmp_path / "runs" / "netmon", Path("netmon.py"), fresh=False)
+    assert made.path.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_node_config_that_cannot_be_used(tmp_path):

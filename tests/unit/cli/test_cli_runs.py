@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from support.plans import layered_plan
 from holdfast.cli import cluster, control
 from holdfast.cli import run as run_module
 from holdfast.cli.control import finish_run
+from holdfast.cli.home import RunHome
 from holdfast.cli.main import main
 from holdfast.cli.run import RunOptions, start_run
 from holdfast.cli.runs import process_started, read_run
@@ -85,8 +85,8 @@ def node() -> Iterator[Any]:
 # --- run --fresh
 
 
-def fresh(directory: Path, file: Path) -> Path:
-    return run_module._make_directory(file, RunOptions(directory=directory, fresh=True))
+def fresh(directory: Path, file: Path) -> None:
+    RunHome(directory, file, fresh=True).release()
 
 
 def test_fresh_removes_what_a_run_made_and_nothing_else(tmp_path):
@@ -100,9 +100,11 @@ def test_fresh_removes_what_a_run_made_and_nothing_else(tmp_path):
 
 
 def test_fresh_leaves_a_run_alone_that_is_supervised(tmp_path):
-    home = a_run(tmp_path / "home", supervisor=os.getpid(), supervisor_started=process_started(os.getpid()))
-    with pytest.raises(ConfigError, match="p is running") as refused:
+    held = RunHome(tmp_path / "home", tmp_path / "x.py", fresh=False)
+    home = a_run(tmp_path / "home")
+    with pytest.raises(ConfigError, match="a run is under way") as refused:
         fresh(home, tmp_path / "x.py")
+    held.release()
     assert "holdfast stop" in refused.value.hint
     assert (home / "run.json").exists()
 
@@ -117,7 +119,7 @@ def test_fresh_leaves_a_run_alone_whose_node_answers(tmp_path, node):
 def test_without_fresh_files_of_the_user_are_not_written_over(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match="write over") as refused:
-        run_module._make_directory(tmp_path / "x.py", RunOptions(directory=tmp_path))
+        RunHome(tmp_path, tmp_path / "x.py", fresh=False)
     assert "checkpoints" in refused.value.detail
 
 

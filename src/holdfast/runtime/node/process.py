@@ -29,6 +29,7 @@ from holdfast.model.plan import Plan
 from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
 from holdfast.runtime.disk.journal import Journal, write_whole
+from holdfast.runtime.disk.lock import Lock, take
 from holdfast.runtime.disk.spill import SpillStore
 from holdfast.runtime.net.links import Link, host_port
 from holdfast.runtime.net.security import Security, check_listen
@@ -59,6 +60,7 @@ class NodeProcess:
         self.name = config.name
         self.home = config.home
         try:
+            self._lock = self._take_lock()
             self.events = EventLog(self.home / "events.jsonl", self.name, echo)
         except OSError as error:
             raise ConfigError(
@@ -102,6 +104,16 @@ class NodeProcess:
         )
 
     # --- life
+
+    def _take_lock(self) -> Lock:
+        """Two nodes of one name would write one journal, and vote twice."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        return take(
+            self.home / "lock",
+            f"node {self.name}",
+            f"node {self.name} is running already in {self.config.dir}",
+            "Every node needs a name of its own. Stop that one first, or give another name or directory.",
+        )
 
     def start(self) -> None:
         if self.config.metrics_port >= 0:
@@ -277,6 +289,7 @@ class NodeProcess:
             link.close()
         self._stop_metrics()
         self.events.write("stopped", f"{self.name} stops.", code=self.exit_code)
+        self._lock.release()
 
     # --- messages
 

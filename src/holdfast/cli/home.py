@@ -1,0 +1,108 @@
+"""The directory of a local run: one run at a time, made and cleared by nobody but the one that holds its lock.
+
+`RunHome` takes the lock before it looks at anything, and keeps it until the run has ended. So whatever a start finds or
+makes there is its own: a start that fails removes what it made, and can hit nobody else's.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError
+from holdfast.runtime.disk.lock import LOOK_S, Lock, held_by, take
+
+from .runs import made_in, read_run, remove
+
+LOCK = "lock"
+#: Nodes die with the `holdfast run` that started them; so long they may take to be gone.
+NODES_LIMIT_S = 3.0
+
+
+class RunHome:
+    """The directory of a run that is about to start, locked, and empty but for logs and the user's own files."""
+
+    def __init__(self, directory: Path, file: Path, *, fresh: bool) -> None:
+        self._keep = [file]
+        lock: Lock | None = None
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
+            lock = take(
+                directory / LOCK,
+                "`holdfast run`",
+                f"a run is under way in {directory}",
+                f"`holdfast stop {directory}` ends it; or give another --dir.",
+            )
+            self._clear(directory, fresh)
+        except OSError as error:
+            _release(lock)
+            raise ConfigError(f"{directory} cannot be used", detail=str(error), hint="Give another --dir.") from None
+        except BaseException:
+            _release(lock)
+            raise
+        self._lock = lock
+        self.path = directory.resolve()
+
+    def _clear(self, directory: Path, fresh: bool) -> None:
+        if (directory / "run.json").exists():
+            if not fresh:
+                raise ConfigError(
+                    f"{directory} holds an earlier run",
+                    detail="State is kept in the nodes' memory, so a run that has ended cannot be continued.",
+                    hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), "
+                    "or give another --dir.",
+                )
+            self._keep += _check_ended(directory)
+        elif not fresh and (found := made_in(directory, self._keep, but_logs=True)):
+            raise ConfigError(  # not of a run, as far as we know: they may be the user's
+                f"{directory} has files that a run would write over",
+                detail=f"There are {', '.join(str(path.relative_to(directory)) for path in found[:6])}.",
+                hint="Give another --dir; --fresh removes them.",
+            )
+        _check_no_nodes(directory)
+        if fresh:
+            remove(made_in(directory, self._keep))
+
+    def undo(self) -> None:
+        """A start that failed: what it made goes, but for its logs, which say why it failed."""
+        remove(made_in(self.path, self._keep, but_logs=True))
+        self.release()
+
+    def release(self) -> None:
+        """The run has ended, and its nodes with it."""
+        self._lock.release()
+
+
+def _release(lock: Lock | None) -> None:
+    if lock is not None:
+        lock.release()
+
+
+def _check_ended(directory: Path) -> list[Path]:
+    """An earlier run that may be removed; the file it was made from, which may not."""
+    try:
+        run = read_run(directory)
+    except ConfigError:
+        return []  # damaged: nobody can stop it by this file either
+    answers: dict[str, Any] = {}
+    with suppress(ConfigError):  # without its secret nobody can ask
+        answers = run.ask_all("ping", timeout_s=2.0)
+    if answers:
+        raise ConfigError(f"{run.pipeline} is running in {directory}", hint=f"`holdfast stop {directory}` first.")
+    return [Path(run.source)]
+
+
+def _check_no_nodes(directory: Path) -> None:
+    """Nodes of a `holdfast run` that was killed end in a moment; those of `holdfast node` stay, and are in use."""
+    until = time.monotonic() + NODES_LIMIT_S
+    for path in sorted(directory.glob(f"nodes/*/{LOCK}")):
+        while holder := held_by(path):
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"node {path.parent.name} is running in {directory}",
+                    detail=f"{holder}.",
+                    hint=f"`holdfast stop {directory}` or end that process first; or give another --dir.",
+                )
+            time.sleep(LOOK_S)
