@@ -23,7 +23,7 @@ import msgspec
 from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
 from holdfast.errors import check
 from holdfast.model import notes
-from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, digest_of
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, batch_length, digest_of
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Edge, Name, Seat, driver_of, ledger_of, name_of, stage_edge
 from holdfast.model.messages import (
@@ -188,6 +188,7 @@ class StageDriver:
         if event.event_time_max > WATERMARK_MIN:
             self.rows_ns = now_ns
         self.batch = event
+        digests = self._digests(event)
         self.commit = CommitRecord(
             query=self.spec.query,
             batch=event.batch,
@@ -197,7 +198,9 @@ class StageDriver:
             offsets=event.offsets,
             late=event.late,
             plan=event.plan,
-            digests=self._digests(event),
+            digests=digests,
+            ends=self._ends(digests),
+            highest=max(self.last.highest if self.last else WATERMARK_MIN, event.event_time_max),
         )
         self._try()
         self._turn(Cause.BATCH)
@@ -207,6 +210,11 @@ class StageDriver:
         edges = [stage_edge(self.spec.id, shard) for shard in self.spec.shards]
         check(all(e in edges for e in event.parts), "rows for an edge that is not of this stage", f"{self.spec.id}")
         return {edge: digest_of(event.parts.get(edge, ())) for edge in edges}
+
+    def _ends(self, digests: dict[Edge, Digest]) -> dict[Edge, int]:
+        """Where each edge stands after a batch with these rows."""
+        before = self.last.ends if self.last else dict.fromkeys(digests, 0)
+        return {edge: before[edge] + batch_length(digest.rows) for edge, digest in digests.items()}
 
     def _try(self) -> None:
         """Begin a try of the batch: whatever holders say of earlier ones is nothing."""

@@ -63,6 +63,7 @@ class Inbox:
         if not right:  # the detail names every edge of the batch: it is not made for each seal
             raise InvariantError("a committed batch is not held here", detail=f"{self.edge}: {commit} but {held}")
         block = batch_block(self.next, held.rows if held else (), commit.watermark, commit.batch)
+        check(block.end == commit.ends.get(self.edge), "a batch ends elsewhere than its commit says", self.edge)
         self.sealed.append(block)
         self.next = block.end
         self.last = commit.batch

@@ -52,5 +52,10 @@ def shard_block(start: int, rows: Rows, watermark: int) -> Block:
     return Block(start, start + len(rows) + 1, rows, watermark)
 
 
+def batch_length(rows: int) -> int:
+    """Elements of a batch: its rows, the watermark and the batch end."""
+    return rows + 2
+
+
 def batch_block(start: int, rows: Rows, watermark: int, batch: int) -> Block:
-    return Block(start, start + len(rows) + 2, rows, watermark, batch)
+    return Block(start, start + batch_length(len(rows)), rows, watermark, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.model.block import Block, Digest, Rows
+from holdfast.model.block import WATERMARK_MIN, Block, Digest, Rows
 from holdfast.model.ids import Consumer, Edge
 
 
@@ -51,8 +51,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
     #: Spark's own record of the batch's offsets, so that its checkpoint can be made to agree with the ledger.
     plan: str = ""
-    #: Of every edge of the stage.
+    #: Of every edge of the stage: which rows, and the position after this batch. An edge whose copies are all gone goes
+    #: on from there, and whoever has counted otherwise must not seal.
     digests: dict[Edge, Digest] = {}
+    ends: dict[Edge, int] = {}
+    #: The highest event time that the stage has handed over so far. Never goes back.
+    highest: int = WATERMARK_MIN
 
 
 class LedgerPage(msgspec.Struct, frozen=True, array_like=True):

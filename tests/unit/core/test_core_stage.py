@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.ledger import Ledger
 from holdfast.core.ready import TICK, BatchDone, Opened, Ready, Received, StageFailed
@@ -81,7 +82,17 @@ def test_a_batch_goes_through_every_step_and_is_done_when_all_have_sealed():
 
 
 def commit(batch: int = 3, watermark: int = 7) -> parts.CommitRecord:
-    return parts.CommitRecord(query="query-0", batch=batch, epoch=1, attempt=1, watermark=watermark, offsets=(0, 9))
+    return parts.CommitRecord(
+        query="query-0", batch=batch, epoch=1, attempt=1, watermark=watermark, offsets=(0, 9), ends={"s0>u0": 40}
+    )
+
+
+def test_a_commit_says_where_every_edge_ends_and_the_highest_event_time_so_far():
+    made = opened(replace(commit(), highest=60))
+    first = made.step(RunBatch(batch=4, parts=BATCH.parts, offsets=(0, 1), event_time_max=50), 0)
+    assert sent(first, m.Deliver)
+    assert made.commit
+    assert (made.commit.ends, made.commit.highest) == ({"s0>u0": 43}, 60)
 
 
 def test_a_new_driver_finishes_what_is_committed_before_it_opens():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import InvariantError
 from holdfast.logs.inbox import Inbox
@@ -15,7 +16,7 @@ ROW = (1, 2, 3)
 def commit(batch: int, epoch: int = 1, attempt: int = 1, rows=(ROW,)) -> CommitRecord:
     return CommitRecord(
         query="q", batch=batch, epoch=epoch, attempt=attempt, watermark=7, offsets=(0, 1),
-        digests={"s>u": digest_of(rows)},
+        digests={"s>u": digest_of(rows)}, ends={"s>u": 3 * batch + len(rows) + 2},
     )  # fmt: skip
 
 
@@ -72,6 +73,12 @@ def test_only_the_try_and_the_rows_that_were_committed_are_sealed(wrong):
         box.seal(wrong)
     with pytest.raises(InvariantError, match="a batch is missing"):
         box.seal(commit(1))
+
+
+def test_a_batch_that_would_end_elsewhere_than_its_commit_says_is_not_sealed():
+    box = holding()
+    with pytest.raises(InvariantError, match="ends elsewhere"):
+        box.seal(replace(commit(0), ends={"s>u": 4}))
 
 
 def test_retained_input_is_dropped_only_when_the_image_covers_it():
