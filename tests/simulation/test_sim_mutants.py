@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mutants_of_images as of_images
-import mutants_of_modes as of_modes
 import pytest
-from mutants import MUTANTS, planted
+from mutants import MUTANTS, load, planted
 
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
 from holdfast.sim.swarm import SWARM, heavy, swarm_setup, switching
 
+load()
 #: Bugs that only some faults bring out are looked for among those; the rest among all.
 FOCUS: dict[str, tuple[str, ...]] = {
     "no_fence_at_the_consumer": ("stall", "cut", "loss"),
@@ -33,9 +32,9 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "fetch_is_served_by_a_backup": ("stall", "drain", "crash"),
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
-HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == of_images.__name__}
+HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_images"}
 #: Bugs in switches between modes: looked for where there are many.
-SWITCHING = {name for name, make in MUTANTS.items() if make.__module__ == of_modes.__name__}
+SWITCHING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_modes"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {"fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over"}
 SCENARIOS = Path(__file__).parents[1] / "scenarios"

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.fence import Behind, Fence, hand_to
 from holdfast.core.ready import Ready, Received, Tick
 from holdfast.model import notes
 from holdfast.model.config import MS, SECOND
 from holdfast.model.ids import Address, Asset, Name, name_of
+from holdfast.model.message import FencedBy
 from holdfast.model.messages import Fetch, Fetched, FetchRefused, Pull, Push
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record
@@ -55,7 +57,8 @@ class Errand:
         self.shard = shard
         #: Who is primary, in which epoch, by the newest record that this errand knows (only its version is kept).
         self.home = home
-        self.producer_epoch = asked.producer_epoch
+        self.fence = Fence({asked.edge: shard})
+        self.fence.hear(FencedBy.PRODUCER, shard, asked.producer_epoch)
         self.version = version
         self.names = names
         self.limits = limits
@@ -71,6 +74,10 @@ class Errand:
         self.late = False
 
     @property
+    def producer_epoch(self) -> int:
+        return self.fence.newest(FencedBy.PRODUCER, self.shard)
+
+    @property
     def over(self) -> bool:
         return self.answer is not None or self.gone is not None or self.late
 
@@ -79,9 +86,7 @@ class Errand:
         if self.over:
             return ready
         if isinstance(event, Received):
-            handler = getattr(self, event.message.handler, None)
-            if handler is not None:
-                handler(event.source, event.message, now_ns, ready)
+            hand_to(self, self.fence, event, now_ns, ready)
         elif now_ns >= self.until_ns:
             self.late = True
         elif now_ns >= self.due_ns:
@@ -115,15 +120,14 @@ class Errand:
     # --- messages
 
     def on_fetched(self, source: Address, message: Fetched, now_ns: int, ready: Ready) -> None:
-        """Rows for an earlier ticket are as good: a position always has the same rows. But not those of a copy that
-        was fenced."""
+        """Rows for an earlier ticket are as good: a position always has the same rows."""
         asked = self.asked
-        if message.epoch < self.producer_epoch:
-            ready.notes.append(notes.Refused(asked.consumer, asked.edge, message.epoch, self.producer_epoch))
-            return
         self.answer = message
         span = (asked.start, asked.end)
         ready.notes.append(notes.Fetched(asked.consumer, asked.edge, span, message.epoch, message.blocks))
+
+    def refuse_fetched(self, source: Address, message: Fetched, behind: Behind, ready: Ready) -> None:
+        ready.notes.append(notes.Refused(self.asked.consumer, self.asked.edge, behind.said, behind.known))
 
     def on_fetch_refused(self, source: Address, message: FetchRefused, now_ns: int, ready: Ready) -> None:
         if message.ticket != self.ticket or not self.asking:
@@ -147,4 +151,4 @@ class Errand:
         place = record.places.get(self.shard)
         if place is not None:
             self.home = name_of(place.primary) if place.primary else ""
-            self.producer_epoch = max(self.producer_epoch, place.epoch)
+            self.fence.hear(FencedBy.PRODUCER, self.shard, place.epoch)

@@ -30,7 +30,6 @@ class Feed:
         "epoch",
         "heard_ns",
         "next",
-        "producer_epoch",
         "query",
         "seat",
     )
@@ -58,8 +57,6 @@ class Feed:
         self.query = query
         #: Which copy of a consuming shard this is; "" for a reader.
         self.seat = seat
-        #: Newest epoch of the producer that this consumer has heard of: older rows are refused. Never goes back.
-        self.producer_epoch = 0
         self.heard_ns = 0
 
     def subscribe(self, producer: Address | None, now_ns: int, ready: Ready) -> None:
@@ -79,11 +76,7 @@ class Feed:
             ready.send.append((producer, message))
 
     def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
-        """The blocks that continue what is here. A hole asks again; a fenced producer is refused."""
-        if message.epoch < self.producer_epoch:
-            ready.notes.append(notes.Refused(self.consumer, self.edge, message.epoch, self.producer_epoch))
-            return []
-        self.producer_epoch = message.epoch
+        """The blocks that continue what is here. A hole asks again. (The fence has seen its epoch.)"""
         self.heard_ns = now_ns
         taken = []
         for block in message.blocks:

@@ -10,6 +10,7 @@ A fetch changes nothing but leases: a guest that fetches is there, and what it h
 
 from __future__ import annotations
 
+from holdfast.core.fence import Behind
 from holdfast.core.host import Host
 from holdfast.core.ready import Ready
 from holdfast.model import notes
@@ -39,7 +40,12 @@ class Fetches:
 
     def look_again(self, now_ns: int, ready: Ready) -> None:
         """After every step: answer what can be answered now."""
-        for (source, _), (message, until_ns) in list(self.waiting.items()):
+        for (source, ticket), (message, until_ns) in list(self.waiting.items()):
+            behind = self.host.fence.behind(source, message)
+            if behind is not None:
+                del self.waiting[source, ticket]
+                self.refuse_fetch(source, message, behind, ready)
+                continue
             self._look(source, message, until_ns, now_ns, ready)
 
     def _look(self, source: Address, asked: Fetch, until_ns: int, now_ns: int, ready: Ready) -> None:
@@ -49,6 +55,13 @@ class Fetches:
                 return
             answer = _refuse(asked, FetchReason.NOT_YET)
         del self.waiting[source, asked.ticket]
+        self._answer(source, asked, answer, ready)
+
+    def refuse_fetch(self, source: Address, message: Fetch, behind: Behind, ready: Ready) -> None:
+        """A later driver of its consumer reads."""
+        self._answer(source, message, _refuse(message, FetchReason.FENCED, first=behind.known), ready)
+
+    def _answer(self, source: Address, asked: Fetch, answer: Fetched | FetchRefused, ready: Ready) -> None:
         ready.notes.append(self._note(asked, answer))
         ready.send.append((source, answer))
 
@@ -60,13 +73,11 @@ class Fetches:
 
 
 def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | None:
-    """The rows, or why there are none; None: some of them are still to be made."""
+    """The rows, or why there are none; None: some of them are still to be made. (That its consumer is not fenced was
+    looked at before.)"""
     topology, places = host.topology, host.record.places
     if asked.edge not in topology.consumers or asked.query not in ("", topology.query):
         return _refuse(asked, FetchReason.FOREIGN)
-    reads = places.get(asked.consumer)
-    if reads is not None and asked.epoch < reads.epoch:
-        return _refuse(asked, FetchReason.FENCED, first=reads.epoch)
     shard = topology.producer[asked.edge]
     runner = host.runners.get(shard)
     if runner is None or runner.epoch < asked.producer_epoch:

@@ -3,8 +3,9 @@
 Whoever holds a copy takes part, the joining one too: a delivery names the version of each shard's place, and a holder
 that knows another version refuses. So when a joining seat becomes the backup it has every batch that any driver may
 have committed: either its primary held it when the whole capture was taken, or the driver that came later knew the
-seat and asked it. An older stage epoch than the record's, or than one heard of, is refused. (The record does not place
-a foreign stage: what keeps its older drivers from committing is the ledger, as with every stage.)
+seat and asked it. An older stage epoch than the record's, or than one heard of, is refused. Both are for the node's
+fence to see, which has let pass whatever is taken here. (The record does not place a foreign stage: what keeps its
+older drivers from committing is the ledger, as with every stage.)
 
 The answer to a delivery says which rows are held (`Digest`), so that two holders never hold two different tries, or one
 try with different rows, when the driver commits.
@@ -13,23 +14,23 @@ try with different rows, when the driver commits.
 from __future__ import annotations
 
 from holdfast.core.copy import Copy
+from holdfast.core.fence import Behind
 from holdfast.core.host import Host
 from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.block import Digest
 from holdfast.model.ids import Address, Asset, Edge, stage_edge
+from holdfast.model.message import FencedBy
 from holdfast.model.messages import Deliver, Delivered, Refused, Seal, Sealed
 from holdfast.model.parts import CommitRecord
 from holdfast.model.reasons import HandOverReason
 
 
 class HandOver:
-    __slots__ = ("epochs", "host")
+    __slots__ = ("host",)
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        #: Newest epoch of each stage heard of. Never goes back.
-        self.epochs: dict[Asset, int] = {}
 
     def _refuse(self, source: Address, message: Deliver | Seal, reason: HandOverReason, ready: Ready) -> None:
         batch = message.commit.batch if isinstance(message, Seal) else message.batch
@@ -47,21 +48,16 @@ class HandOver:
             )
         )
 
-    def _is_over(self, source: Address, message: Deliver | Seal, ready: Ready) -> bool:
-        place = self.host.record.places.get(message.stage)
-        newest = max(self.epochs.get(message.stage, 0), place.epoch if place else 0)
-        if message.epoch < newest:
-            self._refuse(source, message, HandOverReason.EPOCH_OVER, ready)
-            return True
-        self.epochs[message.stage] = message.epoch
-        return False
+    def refuse_deliver(self, source: Address, message: Deliver | Seal, behind: Behind, ready: Ready) -> None:
+        over = behind.by is FencedBy.EPOCH
+        self._refuse(source, message, HandOverReason.EPOCH_OVER if over else HandOverReason.PLACE_CHANGED, ready)
+
+    refuse_seal = refuse_deliver
 
     def on_deliver(self, source: Address, message: Deliver, now_ns: int, ready: Ready) -> None:
-        if self._is_over(source, message, ready):
-            return
-        copies, places = self.host.copies, self.host.record.places
-        for shard, since in message.shards.items():
-            if shard not in copies or places[shard].since != since:
+        copies = self.host.copies
+        for shard in message.shards:
+            if shard not in copies:
                 self._refuse(source, message, HandOverReason.PLACE_CHANGED, ready)
                 return
             inbox = copies[shard].inboxes[stage_edge(message.stage, shard)]
@@ -97,8 +93,7 @@ class HandOver:
         )
 
     def on_seal(self, source: Address, message: Seal, now_ns: int, ready: Ready) -> None:
-        if self._is_over(source, message, ready):
-            return
+        """What the driver's record and ours say of a shard may differ: those that agree are sealed, and named."""
         places = self.host.record.places
         done: dict[Asset, int] = {}
         for shard, since in message.shards.items():

@@ -1,13 +1,14 @@
 """The shards of one node: copies in their roles, fed by the record, by other shards and by captures.
 
-Fencing happens here, at the border: whatever carries an epoch or a place version is compared with the record before
-a copy sees it. The copies themselves know nothing of other nodes.
+What comes in has passed the node's fence (`core/fence.py`): no copy sees what is behind the record. The copies
+themselves know nothing of other nodes.
 """
 
 from __future__ import annotations
 
 from holdfast.core.arriving import Arriving, Pasting, key_of
 from holdfast.core.copy import Copy
+from holdfast.core.fence import Behind, Fence
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.outlet import spill
 from holdfast.core.protect import Pace, maker
@@ -21,13 +22,13 @@ from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, Subscribe
 from holdfast.model.parts import EdgeState
-from holdfast.model.record import NO_RECORD, Place, Record
+from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
 
 
 class Host:
     __slots__ = (
-        "arriving", "config", "copies", "disk_full", "factory", "first_version", "pace", "record", "runners", "seat",
+        "arriving", "config", "copies", "disk_full", "factory", "fence", "first_version", "pace", "runners", "seat",
         "states", "topology",
     )  # fmt: skip
 
@@ -37,7 +38,8 @@ class Host:
         self.config = config
         self.factory = factory
         self.pace = Pace(config.transfer_bytes_per_s)
-        self.record: Record = NO_RECORD
+        #: The fence of this node. Its record is the one that the shards follow.
+        self.fence = Fence(topology.producer)
         #: Version of the record a pipeline starts with: only under it may a shard start empty and complete.
         self.first_version = 1
         self.states: dict[Asset, State] = {}
@@ -50,9 +52,13 @@ class Host:
 
     # --- the record
 
+    @property
+    def record(self) -> Record:
+        return self.fence.record
+
     def on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
         before = self.record
-        self.record = record
+        self.fence.record = record
         for shard in self.topology.shard:
             place = record.places[shard]
             if place != before.places.get(shard):
@@ -157,8 +163,12 @@ class Host:
         runner = self.runners.get(self.topology.producer[message.edge])
         if runner is None:
             return  # the consumer turns to the right node when it has the record
-        consumer = self.record.places.get(message.consumer)
-        runner.on_subscribe(source, message, consumer.epoch if consumer else 0, now_ns, ready)
+        runner.on_subscribe(source, message, now_ns, ready)
+
+    def refuse_subscribe(self, source: Address, message: Subscribe, behind: Behind, ready: Ready) -> None:
+        runner = self.runners.get(self.topology.producer[message.edge])
+        if runner is not None:
+            runner.outlet.refuse(source, message, behind.known, ready)
 
     def renew_leases(self, consumer: Consumer, now_ns: int) -> None:
         """A guest is there: nothing that is kept for it here lapses for another lease."""
@@ -178,6 +188,11 @@ class Host:
             runner = self.runners.get(shard)
             if runner is not None:
                 runner.on_data(message, source, now_ns, ready)
+
+    def refuse_data(self, source: Address, message: Data, behind: Behind, ready: Ready) -> None:
+        for shard in self.topology.consumers[message.edge]:
+            if shard in self.runners:
+                ready.notes.append(notes.Refused(shard, message.edge, behind.said, behind.known))
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
         for shard in self.topology.consumers[message.edge]:
@@ -202,6 +217,9 @@ class Host:
 
     on_capture_piece = on_capture
 
+    def refuse_capture(self, source: Seat, message: Capture, behind: Behind, ready: Ready) -> None:
+        ready.notes.append(notes.StaleCapture(message.shard, self.seat, message.epoch, message.since))
+
     def _take(self, shard: Asset, ready: Ready) -> None:
         """Hold a capture that is complete, under the place that the record names, from the primary that it names."""
         arriving, place = self.arriving[shard], self.record.places[shard]
@@ -213,8 +231,8 @@ class Host:
         if head is None:  # the rest of it will be sent under another place, if at all
             return
         copy = self.copies.get(shard)
-        right = head.since == place.since and place.primary == arriving.source and head.epoch == place.epoch
-        if copy is None or not right:
+        wrong = (place.primary, place.epoch) != (arriving.source, head.epoch)
+        if copy is None or wrong or self.fence.behind(arriving.source, head):
             ready.notes.append(notes.StaleCapture(shard, self.seat, head.epoch, head.since))
             return
         if self.states[shard] not in (State.JOINING, State.BACKUP):

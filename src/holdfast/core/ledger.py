@@ -163,9 +163,8 @@ class Ledger:
         self._serve(source, message.epoch, ready)
 
     def on_ledger_copy(self, source: Address, message: LedgerCopy, now_ns: int, ready: Ready) -> None:
-        """From the primary: keep this page, if it was sent under the same place as ours. If ours is ahead, say so."""
-        place = self.place
-        if place is None or place.since != message.since or self.name not in place.targets:
+        """From the primary, under the same place as ours: keep this page. If ours is ahead, say so."""
+        if self.place is None or self.name not in self.place.targets:
             return
         page = later(self.page, message.page)
         if page != self.page or page == EMPTY:
@@ -180,7 +179,7 @@ class Ledger:
             self.kept = rank
             self._answer(ready)
             return
-        if self.place is None or message.since != self.place.since or not self.is_primary:
+        if not self.is_primary:
             return
         page = later(self.page, message.ahead or self.page)
         if page != self.page:

@@ -36,7 +36,7 @@ from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.found import Found, life_entry, record_entry
-from holdfast.model.ids import Address, Asset, Name, life_of, name_of, seat_of
+from holdfast.model.ids import Address, Asset, Name, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
 from holdfast.model.topology import Topology
 
@@ -94,6 +94,12 @@ class Node:
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.first = first if self.life == 1 else None
         self.handlers: dict[type, Handler] = _handlers(self)
+        self.refusals: dict[type, Handler] = {
+            kind: getattr(part, kind.refusal)
+            for kind in self.handlers
+            for part in (self.host, self.hand_over, self.fetches)
+            if hasattr(part, kind.refusal)
+        }
 
     # --- driving
 
@@ -117,7 +123,7 @@ class Node:
         if isinstance(event, Received):
             message = event.message
             if self.record.version or message.before_record:
-                self.handlers[type(message)](event.source, message, now_ns, ready)
+                self._take(event.source, message, now_ns, ready)
         elif isinstance(event, Again):
             self.hand_over.on_again(now_ns, ready)
         elif isinstance(event, ChildDied):
@@ -138,6 +144,14 @@ class Node:
         self.fetches.look_again(now_ns, ready)
         return ready
 
+    def _take(self, source: Address, message: m.Message, now_ns: int, ready: Ready) -> None:
+        """The part that owns it takes it, unless it is behind."""
+        behind = self.host.fence.behind(source, message)
+        if behind is None:
+            self.handlers[type(message)](source, message, now_ns, ready)
+        elif type(message) in self.refusals:
+            self.refusals[type(message)](source, message, behind, ready)
+
     def hears(self, message: m.Message) -> bool:
         """Does some part take it, and does it name only what this pipeline has? Nothing else may come in."""
         return type(message) in self.handlers and message.belongs_to(self.topology)
@@ -153,7 +167,7 @@ class Node:
         if suspect is not None:
             ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
-            self.on_suspect(self.seat, suspect, now_ns, ready)
+            self._take(self.seat, suspect, now_ns, ready)
         if self.record.members.get(self.name) != self.life:
             hello = m.Hello(name=self.name, life=self.life)
             ready.send.extend((peer, hello) for peer in self.peers if peer != self.name)
@@ -322,7 +336,7 @@ class Node:
         found.extend(m.StageDown(stage=s, epoch=e) for s, e in self.dead_children.items() if self.stages.get(s) == e)
         for message in found:
             if coordinator == self.name:
-                self.handlers[type(message)](self.seat, message, now_ns, ready)
+                self._take(self.seat, message, now_ns, ready)
             elif coordinator is not None and self._is_due(message, now_ns):
                 ready.send.append((coordinator, message))
 
@@ -345,11 +359,9 @@ class Node:
             ready.send.append((name, m.Pull(version=self.record.version)))
 
     def on_suspect(self, source: Address, message: m.Suspect, now_ns: int, ready: Ready) -> None:
-        members = self.record.members
-        if message.name == self.name or members.get(message.name) != message.life:
+        """(From a member in this life: who is out of the ring hears nobody, and would blame everybody.)"""
+        if message.name == self.name:
             return
-        if members.get(name_of(source)) != life_of(source):
-            return  # who is out of the ring hears nobody, and would blame everybody
         self.reports.suspects[message.name] = message.life
         if self.election.coordinator == message.name:
             ring = [n for n in sorted(self.record.members) if n != message.name]
@@ -363,7 +375,7 @@ class Node:
             if self.election.standing is Standing.COORDINATOR and not self.unprotected_since_ns:
                 self.unprotected_since_ns = heard_ns
             ready.notes.append(notes.Unreachable(self.name, event.name, event.life))
-            self.on_suspect(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
+            self._take(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
 
     def on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
         self.reports.hellos[message.name] = max(message.life, self.reports.hellos.get(message.name, 0))

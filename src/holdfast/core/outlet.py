@@ -77,19 +77,25 @@ class Outlet:
         ready.notes.append(notes.Barred(self.id, edge, consumer, why))
         ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
 
-    def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> bool:
-        """A consumer asks; true if that made room. `fence` is the consumer's epoch as the record has it."""
+    def refuse(self, source: Address, message: Subscribe, newest: int, ready: Ready) -> None:
+        """A later driver or program reads under this name."""
+        edge, consumer = message.edge, message.consumer
+        ready.notes.append(notes.Fenced(self.id, edge, consumer, message.epoch, newest))
+        if consumer not in self.queue(edge).owners:  # of two programs with one name: else it would go on asking
+            self._bar(source, edge, consumer, message.epoch, BarReason.FENCED, ready)
+
+    def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> bool:
+        """A consumer asks; true if that made room. A guest is in no record: what fences it are the taps of its name,
+        which go when it leaves."""
         edge, consumer, seat = message.edge, message.consumer, message.seat
         if message.query not in ("", self.topology.query):
             self._bar(source, edge, consumer, message.epoch, BarReason.FOREIGN, ready)
             return False
         queue = self.queue(edge)
         known = (tap.epoch for key, tap in self.taps.items() if key[:2] == (edge, consumer))
-        newest = max(fence, max(known, default=0))
+        newest = max(known, default=0)
         if message.epoch < newest:
-            ready.notes.append(notes.Fenced(self.id, edge, consumer, message.epoch, newest))
-            if consumer not in queue.owners:  # of two programs with one name: else it would go on asking
-                self._bar(source, edge, consumer, message.epoch, BarReason.FENCED, ready)
+            self.refuse(source, message, newest, ready)
             return False
         if message.paused:
             first = queue.acks.get(consumer, queue.trimmed)

@@ -16,6 +16,7 @@ from collections import deque
 import msgspec
 
 from holdfast.core.feed import Feed
+from holdfast.core.fence import Behind, Fence, hand_to
 from holdfast.core.ready import Ready, Received, Tick
 from holdfast.model import notes
 from holdfast.model.block import Block
@@ -57,7 +58,7 @@ class Reader:
         self.spec = spec
         self.topology = topology
         self.config = config
-        self.record = record
+        self.fence = Fence(topology.producer, own=epoch, record=record)
         query = topology.query if spec.leased else ""
         self.feeds = {
             e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=True, query=query) for e in spec.edges
@@ -72,12 +73,14 @@ class Reader:
         self.asked_ns = now_ns
         self.asked = 0
 
+    @property
+    def record(self) -> Record:
+        return self.fence.record
+
     def step(self, event: Received | Tick, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
-            handler = getattr(self, event.message.handler, None)
-            if handler is not None:
-                handler(event.source, event.message, now_ns, ready)
+            hand_to(self, self.fence, event, now_ns, ready)
         else:
             self._turn(now_ns, ready)
             self._on_tick(now_ns, ready)
@@ -88,7 +91,6 @@ class Reader:
         """Turn to producers that have moved (at the start: to all)."""
         for edge, feed in self.feeds.items():
             place = self.record.places[self.topology.producer[edge]]
-            feed.producer_epoch = max(feed.producer_epoch, place.epoch)
             if edge not in self.producers or self.producers[edge] != place.primary:
                 self.producers[edge] = place.primary
                 feed.subscribe(place.primary, now_ns, ready)
@@ -108,7 +110,7 @@ class Reader:
 
     def on_push(self, source: Address, message: Push, now_ns: int, ready: Ready) -> None:
         if message.record.version > self.record.version:
-            self.record = message.record
+            self.fence.record = message.record
             self._turn(now_ns, ready)
 
     def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
@@ -116,15 +118,17 @@ class Reader:
         if feed is not None:
             self.buffers[message.edge].extend(feed.take(message, source, now_ns, ready))
 
+    def refuse_data(self, source: Address, message: Data, behind: Behind, ready: Ready) -> None:
+        ready.notes.append(notes.Refused(self.spec.id, message.edge, behind.said, behind.known))
+
     def on_trimmed(self, source: Address, message: Trimmed, now_ns: int, ready: Ready) -> None:
         if message.first > self.feeds[message.edge].next:
             self.lost[message.edge] = message.first
             ready.notes.append(notes.ReaderLost(self.spec.id, message.edge, message.first))
 
     def on_barred(self, source: Address, message: Barred, now_ns: int, ready: Ready) -> None:
-        if message.epoch == self.feeds[message.edge].epoch:
-            self.barred[message.edge] = message.why
-            ready.notes.append(notes.ReaderBarred(self.spec.id, message.edge, message.why))
+        self.barred[message.edge] = message.why
+        ready.notes.append(notes.ReaderBarred(self.spec.id, message.edge, message.why))
 
     # --- the data source
 

@@ -74,7 +74,6 @@ class Runner:
         self.outlet.on_record(record)
         for edge, feed in self.feeds.items():
             place = record.places[self.topology.producer[edge]]
-            feed.producer_epoch = max(feed.producer_epoch, place.epoch)
             if edge not in self.producers or self.producers[edge] != place.primary:
                 self.producers[edge] = place.primary
                 feed.subscribe(place.primary, now_ns, ready)
@@ -93,7 +92,7 @@ class Runner:
     def on_here(self, message: Here) -> None:
         """A producer says from where it keeps what this shard wants: never from later on."""
         feed = self.feeds.get(message.edge)
-        if feed is not None and message.epoch >= feed.producer_epoch:
+        if feed is not None:
             check(
                 message.first <= feed.next,
                 "what a shard needs is gone",
@@ -117,8 +116,8 @@ class Runner:
             self.protect(now_ns, ready)
         self.acknowledge(now_ns, ready)
 
-    def on_subscribe(self, source: Address, message: Subscribe, fence: int, now_ns: int, ready: Ready) -> None:
-        if self.outlet.on_subscribe(source, message, fence, now_ns, ready):
+    def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
+        if self.outlet.on_subscribe(source, message, now_ns, ready):
             self.pump(now_ns, ready)  # there may be room again
 
     def on_left(self, edge: Edge, consumer: str, now_ns: int, ready: Ready) -> None:
@@ -138,8 +137,6 @@ class Runner:
 
     def on_answer(self, seat: Seat, message: Held | Pasted, now_ns: int, ready: Ready) -> None:
         """A copy holds, or has pasted, a capture."""
-        if message.epoch != self.epoch:
-            return
         for guard in self.guards:
             if isinstance(message, Held):
                 guard.on_held(seat, message, now_ns, ready)

@@ -20,6 +20,7 @@ from enum import Enum
 
 import msgspec
 
+from holdfast.core.fence import Fence, hand_to
 from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
 from holdfast.errors import check
 from holdfast.model import notes
@@ -97,6 +98,7 @@ class StageDriver:
         self.spec = spec
         self.epoch = epoch
         self.address: Address = driver_of(spec.id, epoch)
+        self.fence = Fence({}, own=epoch)
         self.config = config
         self.record = record
         self.phase = Phase.OPENING
@@ -133,9 +135,7 @@ class StageDriver:
         if self.phase is Phase.OVER:
             return ready
         if isinstance(event, Received):
-            handler = getattr(self, event.message.handler, None)
-            if handler is not None:
-                handler(event.source, event.message, now_ns, ready)
+            hand_to(self, self.fence, event, now_ns, ready)
         elif isinstance(event, RunBatch):
             self._on_batch(event, now_ns, ready)
         else:
@@ -260,8 +260,6 @@ class StageDriver:
             self._advance(now_ns, ready)
 
     def on_refused(self, source: Address, message: Refused, now_ns: int, ready: Ready) -> None:
-        if message.epoch != self.epoch:
-            return
         if message.reason.is_final:
             self._turn(Cause.FENCED)
             ready.notes.append(notes.StageOver(self.spec.id, self.epoch, message.reason))
@@ -271,8 +269,6 @@ class StageDriver:
             ready.send.append((source, Pull(version=self.record.version)))
 
     def on_ledger_state(self, source: Address, message: LedgerState, now_ns: int, ready: Ready) -> None:
-        if message.epoch != self.epoch:
-            return
         if self.phase is Phase.OPENING:
             self.last = message.commit
             self.sealed = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, ClassVar
 
 import msgspec
@@ -27,6 +28,28 @@ _HAS: dict[str, Callable[[Topology, Any], bool]] = {
 }
 
 
+class FencedBy(Enum):
+    """What a message is fenced by: which number of it `core/fence.py` compares, and with what, before it is taken.
+
+    An older number than the one that is known is refused; where `exact`, so is a newer one.
+    """
+
+    EPOCH = "its epoch, with that of the place that it names"
+    PRODUCER = "its epoch, with that of the shard that makes its edge"
+    CONSUMER = "its epoch, with that of its consumer"
+    ASKED = "its epoch, with the one under which its taker asked"
+    PLACE = "its since, with that of the place that it names"
+    THIS_PLACE = "its since, with that of the place that it names, which must be the same"
+    THESE_PLACES = "the since of each of its shards, with those of their places, which must be the same"
+    LIFE = "its life, with that of the member that it names"
+    MEMBER = "the life of its sender, with that of the member"
+    OWN = "a number on the disk of the part that takes it: a term, a record, the fence of a ledger"
+
+    @property
+    def exact(self) -> bool:
+        return self not in (FencedBy.EPOCH, FencedBy.PRODUCER, FencedBy.CONSUMER, FencedBy.PLACE)
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The traits of a message are on its class."""
 
@@ -38,13 +61,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     before_record: ClassVar[bool] = False
     #: Two messages to one target that agree in these fields say the same, the later one better. None: no two do.
     key: ClassVar[tuple[str, ...] | None] = None
-    #: The method that takes it, and its attributes that name things of a pipeline. Both are made from names.
+    #: What it is fenced by. Every class says so itself; (): it says nothing that time could make wrong.
+    fenced_by: ClassVar[tuple[FencedBy, ...]]
+    #: The method that takes it, the one that says that it is behind, its attributes that name things of a pipeline, and
+    #: the one that names what is placed. All are made from names.
     handler: ClassVar[str]
+    refusal: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
+    placed: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        cls.handler = "on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        word = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.handler, cls.refusal = f"on_{word}", f"refuse_{word}"
         cls.names = tuple(name for name in _HAS if hasattr(cls, name))
+        cls.placed = next((name for name in ("shard", "stage", "ledger", "asset") if name in cls.names), "")
 
     def belongs_to(self, topology: Topology) -> bool:
         """Does it speak only of what this pipeline has? It may come from a node of another one, or from a reader with

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.model.block import Block, Digest, Rows
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, ledger_of
-from holdfast.model.message import Message
+from holdfast.model.message import FencedBy, Message
 from holdfast.model.parts import CommitRecord, HandedPart, LedgerPage, OutputPart
 from holdfast.model.protection import Protection
 from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
@@ -30,6 +30,8 @@ from holdfast.model.record import Record
 class Heartbeat(Message, frozen=True, kw_only=True):
     """To the monitor: I live. The version lets either side notice that it has missed a record."""
 
+    #: Any word of a member counts, of whichever life: nobody is removed whom somebody just heard.
+    fenced_by = ()
     key = ()
     life: int
     version: int
@@ -38,6 +40,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 class Suspect(Message, frozen=True, kw_only=True):
     """From a monitor to all: this life of that node has been silent too long. Reports, decides nothing."""
 
+    fenced_by = (FencedBy.LIFE, FencedBy.MEMBER)
     name: Name
     life: int
 
@@ -45,6 +48,8 @@ class Suspect(Message, frozen=True, kw_only=True):
 class Hello(Message, frozen=True, kw_only=True):
     """From a node that is not (in this life) a member: let me in."""
 
+    #: It raises a life.
+    fenced_by = ()
     before_record = True
     key = ()
     name: Name
@@ -52,12 +57,14 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class RequestVote(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.OWN,)
     before_record = True
     term: int
     record_rank: tuple[int, int]
 
 
 class Vote(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.OWN,)
     before_record = True
     term: int
     granted: bool
@@ -66,6 +73,7 @@ class Vote(Message, frozen=True, kw_only=True):
 class Append(Message, frozen=True, kw_only=True):
     """The coordinator's next record, to be kept before it is answered."""
 
+    fenced_by = (FencedBy.OWN,)
     before_record = True
     term: int
     record: Record
@@ -73,6 +81,7 @@ class Append(Message, frozen=True, kw_only=True):
 
 
 class Appended(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.OWN,)
     before_record = True
     term: int
     version: int
@@ -81,6 +90,7 @@ class Appended(Message, frozen=True, kw_only=True):
 class Beat(Message, frozen=True, kw_only=True):
     """The coordinator lives; its record has `version`, of which everything up to `commit` is decided."""
 
+    fenced_by = (FencedBy.OWN,)
     before_record = True
     key = ()
     term: int
@@ -91,6 +101,7 @@ class Beat(Message, frozen=True, kw_only=True):
 class Pull(Message, frozen=True, kw_only=True):
     """Send me the record if yours is newer than this."""
 
+    fenced_by = ()
     before_record = True
     key = ()
     version: int
@@ -99,6 +110,7 @@ class Pull(Message, frozen=True, kw_only=True):
 class Push(Message, frozen=True, kw_only=True):
     """A decided record."""
 
+    fenced_by = (FencedBy.OWN,)
     before_record = True
     key = ()
     record: Record
@@ -107,6 +119,7 @@ class Push(Message, frozen=True, kw_only=True):
 class Joined(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: this seat now holds everything, under this version of the place."""
 
+    fenced_by = (FencedBy.PLACE,)
     asset: Asset
     since: int
     seat: Seat
@@ -115,6 +128,7 @@ class Joined(Message, frozen=True, kw_only=True):
 class Unfit(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: the image of this backup does not continue; it cannot take over."""
 
+    fenced_by = (FencedBy.PLACE,)
     asset: Asset
     since: int
     seat: Seat
@@ -123,6 +137,7 @@ class Unfit(Message, frozen=True, kw_only=True):
 class Yielded(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: I have stopped, and my backup stands where I stand."""
 
+    fenced_by = (FencedBy.PLACE,)
     asset: Asset
     since: int
 
@@ -130,6 +145,7 @@ class Yielded(Message, frozen=True, kw_only=True):
 class StageDown(Message, frozen=True, kw_only=True):
     """From the node that ran it: the stage's driver of this epoch is dead."""
 
+    fenced_by = (FencedBy.EPOCH,)
     stage: Asset
     epoch: int
 
@@ -137,12 +153,14 @@ class StageDown(Message, frozen=True, kw_only=True):
 class Drain(Message, frozen=True, kw_only=True):
     """From an operator's hand: move everything away from this node."""
 
+    fenced_by = ()
     name: Name
 
 
 class SetProtection(Message, frozen=True, kw_only=True):
     """From an operator's hand or the prescriber: protect this operator so from now on."""
 
+    fenced_by = ()
     operator: str
     protection: Protection
 
@@ -153,6 +171,7 @@ class SetProtection(Message, frozen=True, kw_only=True):
 class Subscribe(Message, frozen=True, kw_only=True):
     """From a consumer: stream from `at`; everything before `ack` is safe with me. Also keeps a lease alive."""
 
+    fenced_by = (FencedBy.CONSUMER,)
     heavy = True
     key = ("edge", "consumer")
     edge: Edge
@@ -173,12 +192,14 @@ class Subscribe(Message, frozen=True, kw_only=True):
 class Here(Message, frozen=True, kw_only=True):
     """To a consumer that subscribed paused: what I keep for you begins here."""
 
+    fenced_by = (FencedBy.PRODUCER,)
     edge: Edge
     epoch: int
     first: int
 
 
 class Data(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.PRODUCER,)
     bulk = heavy = True
     edge: Edge
     epoch: int
@@ -193,6 +214,7 @@ class Data(Message, frozen=True, kw_only=True):
 class Trimmed(Message, frozen=True, kw_only=True):
     """To a reader whose lease lapsed: what you ask for is gone; the edge starts here."""
 
+    fenced_by = (FencedBy.PRODUCER,)
     edge: Edge
     epoch: int
     first: int
@@ -201,6 +223,7 @@ class Trimmed(Message, frozen=True, kw_only=True):
 class Barred(Message, frozen=True, kw_only=True):
     """To a reader that cannot be served, however often it asks."""
 
+    fenced_by = (FencedBy.ASKED,)
     edge: Edge
     #: The reader's, as it asked: what was said to an earlier life of it does not concern a later one.
     epoch: int
@@ -210,6 +233,7 @@ class Barred(Message, frozen=True, kw_only=True):
 class Fetch(Message, frozen=True, kw_only=True):
     """From a task of a reader: the rows of [start, end) of an edge. On real nodes it comes as a ticket of Flight."""
 
+    fenced_by = (FencedBy.CONSUMER,)
     before_record = True
     #: The asker's number for this question; the answer repeats it.
     ticket: int
@@ -229,6 +253,7 @@ class Fetch(Message, frozen=True, kw_only=True):
 class Fetched(Message, frozen=True, kw_only=True):
     """All blocks of [start, end), from the primary of this epoch."""
 
+    fenced_by = (FencedBy.PRODUCER,)
     bulk = heavy = True
     ticket: int
     edge: Edge
@@ -244,6 +269,8 @@ class Fetched(Message, frozen=True, kw_only=True):
 class FetchRefused(Message, frozen=True, kw_only=True):
     """No rows, and why."""
 
+    #: It answers the question of its ticket.
+    fenced_by = ()
     ticket: int
     edge: Edge
     reason: FetchReason
@@ -259,6 +286,7 @@ class FetchRefused(Message, frozen=True, kw_only=True):
 class Capture(Message, frozen=True, kw_only=True):
     """A round's capture for one target: positions, output, and the first piece of the state."""
 
+    fenced_by = (FencedBy.EPOCH, FencedBy.PLACE)
     bulk = heavy = True
     key = ("shard", "epoch", "round")
     shard: Asset
@@ -293,6 +321,7 @@ class Capture(Message, frozen=True, kw_only=True):
 class CapturePiece(Message, frozen=True, kw_only=True):
     """A further piece of a capture's state, so that no frame grows with the state."""
 
+    fenced_by = (FencedBy.EPOCH, FencedBy.PLACE)
     bulk = heavy = True
     key = ("shard", "epoch", "round", "index")
     shard: Asset
@@ -306,6 +335,7 @@ class CapturePiece(Message, frozen=True, kw_only=True):
 class Held(Message, frozen=True, kw_only=True):
     """To the primary: all of this round is in my memory, whatever happens to you; or (`fits` false) it does not fit."""
 
+    fenced_by = (FencedBy.ASKED,)
     shard: Asset
     epoch: int
     round: int
@@ -315,6 +345,7 @@ class Held(Message, frozen=True, kw_only=True):
 class Pasted(Message, frozen=True, kw_only=True):
     """To the primary: this round is in my image; the next one may come."""
 
+    fenced_by = (FencedBy.ASKED,)
     shard: Asset
     epoch: int
     round: int
@@ -329,6 +360,7 @@ class Deliver(Message, frozen=True, kw_only=True):
     `shards` maps each shard to the `since` of its place: who knows another version refuses. No rows: no part.
     """
 
+    fenced_by = (FencedBy.EPOCH, FencedBy.THESE_PLACES)
     bulk = heavy = True
     key = ("stage", "epoch")
     stage: Asset
@@ -347,6 +379,7 @@ class Deliver(Message, frozen=True, kw_only=True):
 class Delivered(Message, frozen=True, kw_only=True):
     """This try is held here, under these versions of the places. Digests are of what arrived, not of what was sent."""
 
+    fenced_by = (FencedBy.ASKED,)
     stage: Asset
     epoch: int
     batch: int
@@ -357,6 +390,7 @@ class Delivered(Message, frozen=True, kw_only=True):
 
 
 class Seal(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.EPOCH,)
     heavy = True
     key = ("stage", "epoch")
     stage: Asset
@@ -368,6 +402,7 @@ class Seal(Message, frozen=True, kw_only=True):
 class Sealed(Message, frozen=True, kw_only=True):
     """The shards of `shards` have it under these versions of their places; others were left out."""
 
+    fenced_by = (FencedBy.ASKED,)
     stage: Asset
     epoch: int
     batch: int
@@ -378,6 +413,7 @@ class Sealed(Message, frozen=True, kw_only=True):
 class Refused(Message, frozen=True, kw_only=True):
     """A holder or ledger does not do it, and says why; nothing was changed. `version` is the record it knows."""
 
+    fenced_by = (FencedBy.ASKED,)
     stage: Asset
     epoch: int
     batch: int
@@ -390,6 +426,7 @@ class Refused(Message, frozen=True, kw_only=True):
 class LedgerOpen(Message, frozen=True, kw_only=True):
     """A new driver takes over: from now on refuse older ones, and tell me the last commit."""
 
+    fenced_by = (FencedBy.OWN,)
     key = ("stage", "epoch")
     stage: Asset
     epoch: int
@@ -401,6 +438,7 @@ class LedgerOpen(Message, frozen=True, kw_only=True):
 
 
 class LedgerWrite(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.OWN,)
     key = ("stage", "epoch")
     stage: Asset
     epoch: int
@@ -414,12 +452,14 @@ class LedgerWrite(Message, frozen=True, kw_only=True):
 class LedgerState(Message, frozen=True, kw_only=True):
     """What both holders have now."""
 
+    fenced_by = (FencedBy.ASKED,)
     stage: Asset
     epoch: int
     commit: CommitRecord | None
 
 
 class LedgerCopy(Message, frozen=True, kw_only=True):
+    fenced_by = (FencedBy.THIS_PLACE,)
     ledger: Asset
     since: int
     page: LedgerPage
@@ -428,6 +468,7 @@ class LedgerCopy(Message, frozen=True, kw_only=True):
 class LedgerCopied(Message, frozen=True, kw_only=True):
     """A page of this rank is on my disk."""
 
+    fenced_by = (FencedBy.THIS_PLACE,)
     ledger: Asset
     since: int
     rank: tuple[int, int]

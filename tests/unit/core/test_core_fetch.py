@@ -11,6 +11,7 @@ from holdfast.core.host import Host
 from holdfast.core.ready import TICK, Ready, Received
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
+from holdfast.model import notes
 from holdfast.model.block import shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Seat
@@ -79,10 +80,15 @@ def test_a_fetch_that_begins_or_ends_inside_a_block_is_refused_rather_than_cut()
 
 def test_a_fenced_consumer_gets_nothing():
     made = host(r0=place("a#1", epoch=4, is_stage=True))
-    refused = ask(made, consumer="r0", epoch=3)
+    old, new = (msgspec.structs.replace(ASK, consumer="r0", epoch=epoch) for epoch in (3, 4))
+    assert made.fence.behind("task", new) is None
+    behind, ready = made.fence.behind("task", old), Ready()
+    assert behind is not None
+    Fetches(made).refuse_fetch("task", old, behind, ready)
+    ((to, refused),) = ready.send
     assert isinstance(refused, m.FetchRefused)
-    assert (refused.reason, refused.first) == (FetchReason.FENCED, 4)
-    assert isinstance(ask(made, consumer="r0", epoch=4), m.Fetched)
+    assert (to, refused.reason, refused.first) == ("task", FetchReason.FENCED, 4)
+    assert [type(note) for note in ready.notes] == [notes.Unserved]
 
 
 def test_a_shard_that_runs_elsewhere_or_in_an_older_epoch_than_the_asker_knows_is_not_here():
@@ -165,7 +171,7 @@ def test_a_fetch_that_waits_ends_when_the_shard_leaves_or_its_consumer_is_fenced
     assert answers(ready) == [("task", "not here")]
     made = host()
     fetches, ready = waiting(made), Ready()
-    made.record = record(2, g0=place("b#1", epoch=3, is_stage=True))
+    made.fence.record = record(2, g0=place("b#1", epoch=3, is_stage=True))
     fetches.look_again(1, ready)
     assert answers(ready) == [("task", "fenced")]
 
@@ -185,9 +191,7 @@ LIMITS = Limits(wait_ns=20 * MS, patience_ns=50 * MS, pause_ns=10 * MS, limit_ns
 
 
 def errand(home: str = "a") -> Errand:
-    made = Errand(ASK, "u0", home, 1, ("a", "b"), LIMITS, 0)
-    made.producer_epoch = 1
-    return made
+    return Errand(msgspec.structs.replace(ASK, producer_epoch=1), "u0", home, 1, ("a", "b"), LIMITS, 0)
 
 
 def sent(ready: Ready) -> list[tuple[str, str]]:

