@@ -18,6 +18,8 @@ from holdfast.runtime.node.events import KINDS
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .story import EventLogs, sentence
 
+#: Roles of copies, as nodes tell them.
+RUNS, BACKS_UP = ("primary", "yielding"), ("backup", "joining")
 #: How often `--watch` and `--follow` look again.
 LOOK_S = 1.0
 
@@ -75,7 +77,9 @@ def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
     for asset, place in sorted(places.items()):
         if not place["stage"] and not is_ledger(asset):
             told = nodes.get(name_of(place["primary"] or ""), {}).get("shards", {}).get(asset, {})
+            image = nodes.get(name_of(place["backup"] or ""), {}).get("shards", {}).get(asset, {})
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch", "mode")}}
+            found[asset]["backup_load_percent"] = image.get("load_percent")
     return found
 
 
@@ -98,17 +102,9 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     record, nodes = status["record"], status["nodes"]
     shards = Table(title=f"{pipeline}: record {record['version']}, coordinator {status['coordinator']}")
     for column in (
-        "shard",
-        "primary",
-        "backup",
-        "mode",
-        "epoch",
-        "rows in",
-        "rows out",
-        "queued",
-        "state",
+        "shard", "primary", "backup", "mode", "epoch", "load", "backup's", "rows in", "rows out", "queued", "state",
         "watermark",
-    ):
+    ):  # fmt: skip
         shards.add_column(column, justify="left" if column in ("shard", "primary", "backup", "mode") else "right")
     stages = Table()
     for column in ("stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "late"):
@@ -148,12 +144,14 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             backup,
             place["mode"],
             str(place["epoch"]),
+            percent(told.get("load_percent")),
+            percent(told.get("backup_load_percent")),
             *cells,
             size(told.get("state_bytes")),
             moment(told.get("watermark_us")),
             style="bold red" if not primary else "yellow" if place["wants_backup"] and not place["backup"] else "",
         )
-    lines: list[Any] = [shards, stages]
+    lines: list[Any] = [shards, stages, nodes_table(status)]
     if status["preparing"]:
         lines.append(Text(f"{', '.join(status['preparing'])} still prepare", style="yellow"))
     lines += [Text(line, style="bold red") for line in failing(status)]
@@ -168,6 +166,26 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             if told["failed"]:
                 lines.append(Text(f"{shard} on {name} stands still: {told['failed']}", style="bold red"))
     return Group(*lines)
+
+
+def nodes_table(status: dict[str, Any]) -> Table:
+    """What each node has, and how busy that keeps it: in percent of one core, over about the last minute."""
+    table = Table()
+    for column in ("node", "runs", "backs up", "load of shards", "of stages"):
+        table.add_column(column, justify="left" if column == "node" else "right")
+    for name, told in sorted(status["nodes"].items()):
+        shards = told.get("shards", {}).values()
+        count = [sum(shard.get("role") in roles for shard in shards) for roles in (RUNS, BACKS_UP)]
+        known = [shard["load_percent"] for shard in shards if shard.get("load_percent") is not None]
+        stages = told.get("stage_load_percent", {}).values()
+        loads = [percent(sum(found)) if found else "-" for found in (known, stages)]
+        table.add_row(name, *map(str, count), *loads)
+    return table
+
+
+def percent(load: float | None) -> str:
+    """Of a core. A tenth matters only where there is little."""
+    return "-" if load is None else f"{load:.1f}%" if load < 10 else f"{load:.0f}%"
 
 
 def failing(status: dict[str, Any]) -> list[str]:

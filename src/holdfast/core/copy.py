@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.core.arriving import Pasting
+from holdfast.core.gauge import Gauge
 from holdfast.core.operator import Operator
 from holdfast.core.roles import CHANGES, RISING, Change, Condition
 from holdfast.errors import HoldfastError, InvariantError, check
@@ -42,8 +43,8 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "condition", "consumed_since", "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "spec", "watermark",
-        "why",
+        "condition", "consumed_since", "gauge", "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "spec",
+        "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -66,6 +67,8 @@ class Copy:
         self.consumed_since = 0
         #: While it stands still: why its operator cannot take the next block. Nothing is lost: the block stays.
         self.why = ""
+        #: How busy it keeps its node in its present role.
+        self.gauge = Gauge()
 
     @property
     def id(self) -> Asset:
@@ -204,12 +207,14 @@ class Copy:
         self.change(Change.RUNS)
         self.op.restore()
         self.consumed_since = 0
+        self.gauge = Gauge()
         for queue in self.outputs:
             queue.renew_leases(leases_until_ns)
 
     def demote(self) -> None:
         """Become an image again: what was received from other shards will come again by captures."""
         self.change(Change.STOPS)
+        self.gauge = Gauge()
         for i in self.inputs:
             if i.inbox is None:
                 i.queue.clear()

@@ -15,6 +15,7 @@ from holdfast.core.fetch import Fetches
 from holdfast.core.hand_over import HandOver
 from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
+from holdfast.core.load import LoadWatch
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
@@ -25,6 +26,7 @@ from holdfast.core.ready import (
     Left,
     Ready,
     Received,
+    StageBusy,
     StartStage,
     StopStage,
     Tick,
@@ -78,6 +80,7 @@ class Node:
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
+        self.loads = LoadWatch(name, self.host, config)
         self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
         self.scheduler = scheduler_of(config.scheduler)
         #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
@@ -118,7 +121,9 @@ class Node:
         ready.wake_ns = now_ns + self.config.heartbeat_ns
         return ready
 
-    def step(self, event: Received | Tick | Idle | DiskFull | ChildDied | Unreachable | Left, now_ns: int) -> Ready:
+    def step(
+        self, event: Received | Tick | Idle | DiskFull | ChildDied | StageBusy | Unreachable | Left, now_ns: int
+    ) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
             message = event.message
@@ -129,6 +134,8 @@ class Node:
         elif isinstance(event, ChildDied):
             epoch = max(event.epoch, self.dead_children.get(event.stage, 0))  # word of an earlier one may come late
             self.dead_children[event.stage] = epoch
+        elif isinstance(event, StageBusy):
+            self.loads.on_stage_busy(event, now_ns)
         elif isinstance(event, Idle):
             self._on_idle(event, now_ns, ready)
         elif isinstance(event, Left):
@@ -160,6 +167,7 @@ class Node:
         return self.rng.randrange(self.config.heartbeat_ns * 2)
 
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
+        self.loads.on_tick(self.election.coordinator, now_ns, ready)
         detector = self.detector
         suspect = detector.on_tick(now_ns)
         if detector.monitor is not None:
@@ -212,16 +220,18 @@ class Node:
 
     def _propose(self, now_ns: int, ready: Ready) -> bool:
         reports = self.reports
-        if reports.is_empty() and self.planned is self.election.accepted:
+        if reports.is_empty() and self.planned is self.election.accepted and not self.loads.is_due(now_ns):
             return False
         open_suspects = self._judge(reports, now_ns, ready)
-        made = plan(self.election.accepted, reports, self.config)
+        made = plan(self.election.accepted, reports, self.loads.take(now_ns), self.config)
         if made is None:
             self.reports = Reports()
             self.reports.suspects = open_suspects
             self.planned = self.election.accepted
             return False
         ready.notes.append(notes.Proposed(self.name, made.version, self.election.term))
+        if made.move is not None:
+            ready.notes.append(notes.Balanced(self.name, *made.move[:3], made.version, made.move[3]))
         self.election.propose(made.members, made.places, made.draining, made.protection, now_ns, ready)
         return self.election.commit == made.version
 
@@ -415,7 +425,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     takes itself."""
     found: dict[type, Handler] = {}
     for kind in m.all_messages():
-        for part in (node, node.election, node.host, node.hand_over, node.fetches):
+        for part in (node, node.election, node.host, node.hand_over, node.fetches, node.loads):
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)
                 break

@@ -18,6 +18,8 @@ class Operator(Protocol):
     lag: int
     #: A step failed half-way, so that the state must not be captured.
     torn: bool
+    #: Nanoseconds of work so far: steps, deltas, and pasting those. Chunks do not count: they end with the transfer.
+    busy_ns: int
 
     def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
         """Take rows of one input edge, then let the shard's watermark be `watermark`: rows for each output edge.

@@ -1,4 +1,4 @@
-"""What the next placement record should be: a function of the last one and of what was reported. Nothing else.
+"""What the next placement record should be: a function of the last one, of what was reported and of measured loads.
 
 The coordinator calls `plan` whenever it may propose. Each plan changes the membership by one at the most and does
 everything that follows from it at once: a failed node's shards go to all the nodes that hold their images, in one
@@ -16,10 +16,14 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
 from holdfast.model.record import Record
+
+#: A tenth of what a node has to do is noise: smaller differences move nothing.
+NOISE = 10
 
 
 class Reports:
@@ -44,9 +48,12 @@ class Reports:
 class Draft:
     """The next record under construction."""
 
-    __slots__ = ("before", "config", "draining", "load", "members", "places", "protection", "version")
+    __slots__ = (
+        "before", "config", "draining", "load", "may_move", "members", "move", "places", "protection", "scale",
+        "version",
+    )  # fmt: skip
 
-    def __init__(self, record: Record, config: Config) -> None:
+    def __init__(self, record: Record, loads: LoadView, config: Config) -> None:
         self.before = record
         self.version = record.version + 1
         self.config = config
@@ -54,7 +61,12 @@ class Draft:
         self.members = dict(record.members)
         self.places = dict(record.places)
         self.draining = record.draining
+        #: What each member that may get something has to do, in nanoseconds per second; and what a copy adds to it.
         self.load: dict[Name, int] = {}
+        self.scale = Scale(loads, record.places)
+        self.may_move = loads.may_move
+        #: A backup that is moved for balance: asset, from, to, loads of both and of the copy.
+        self.move: tuple[Asset, Name, Name, tuple[int, int, int]] | None = None
 
     @property
     def changed(self) -> bool:
@@ -82,9 +94,9 @@ class Draft:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, config: Config) -> Draft | None:
+def plan(record: Record, reports: Reports, loads: LoadView, config: Config) -> Draft | None:
     """The next record, or None if nothing is to be done."""
-    made = Draft(record, config)
+    made = Draft(record, loads, config)
     for operator, protection in sorted(reports.protection.items()):
         if operator in made.protection:
             made.protection[operator] = protection
@@ -172,15 +184,17 @@ def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
 
 def _count_load(made: Draft) -> None:
     load = {name: 0 for name in sorted(made.members) if name not in made.leaving}
-    for asset in sorted(made.places):
-        for seat in made.places[asset].holders:
+    for asset, place in made.places.items():
+        for seat in place.holders:
             name = name_of(seat)
             if name in load:
-                load[name] += 1
+                load[name] += made.scale.weigh(asset, place, runs=seat == place.primary)
     made.load = load
 
 
-def _lightest(made: Draft, *, without: tuple[Seat | None, ...], last_resort: bool = False) -> Name | None:
+def _lightest(
+    made: Draft, asset: Asset, *, without: tuple[Seat | None, ...], runs: bool = False, last_resort: bool = False
+) -> Name | None:
     """The member with the least to do; a leaving one only if there is no other (a backup there beats none)."""
     taken = {name_of(seat) for seat in without if seat}
     free = [(load, name) for name, load in made.load.items() if name not in taken]
@@ -189,7 +203,7 @@ def _lightest(made: Draft, *, without: tuple[Seat | None, ...], last_resort: boo
     if not free:
         return None
     name = min(free)[1]
-    made.load[name] += 1
+    made.load[name] += made.scale.weigh(asset, made.places[asset], runs=runs)
     return name
 
 
@@ -225,7 +239,7 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
     if not backup_stays:
         if not _may_join(made, asset):
             return  # its turn comes when others have joined
-        name = _lightest(made, without=(place.primary, place.backup), last_resort=place.backup is None)
+        name = _lightest(made, asset, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
             made.put(asset, joining=_seat(made, asset, name), moving=False)
     elif leaves:
@@ -246,12 +260,12 @@ def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
     place = made.places[asset]
     standby = place.backup if _may_run(made, place.backup) else None
     if not _may_run(made, place.primary) or reports.downs.get(asset) == place.epoch:
-        name = name_of(standby) if standby else _lightest(made, without=())
+        name = name_of(standby) if standby else _lightest(made, asset, without=(), runs=True)
         if name is not None:
             made.put(asset, primary=_seat(made, asset, name), epoch=place.epoch + 1)
             standby = None
     if made.config.standby and not standby:
-        name = _lightest(made, without=(made.places[asset].primary,))
+        name = _lightest(made, asset, without=(made.places[asset].primary,))
         standby = _seat(made, asset, name) if name else None
     made.put(asset, backup=standby)
 
@@ -261,16 +275,26 @@ def _may_run(made: Draft, seat: Seat | None) -> bool:
 
 
 def _balance(made: Draft) -> None:
-    """Move one backup from the fullest member to the emptiest (a node that came back has none)."""
-    if len(made.load) < 3 or any(p.joining or p.moving for p in made.places.values()):
+    """Move one backup to a member that has less to do, if that is worth a transfer.
+
+    Whoever takes it must stay well below what the other had before. So every move makes the sum of squares of all loads
+    smaller, the moves come to an end, and to go back the loads would have to change by twice the margin.
+    """
+    if not made.may_move or any(p.joining or p.moving for p in made.places.values()):
         return
-    low = min(made.load, key=lambda name: (made.load[name], name))
-    high = max(made.load, key=lambda name: (made.load[name], name))
-    if made.load[high] - made.load[low] <= made.config.imbalance_max:
-        return
-    for asset in sorted(made.places):
+    order = sorted(made.load, key=lambda name: (made.load[name], name))
+    found: list[tuple[int, int, Asset, Name]] = []
+    for asset, place in made.places.items():
+        source = name_of(place.backup) if place.backup else ""
+        if place.is_stage or not place.primary or source not in made.load:
+            continue
+        target = next((name for name in order if name not in (source, name_of(place.primary))), source)
+        weight, high, low = made.scale.weigh(asset, place, runs=False), made.load[source], made.load[target]
+        if high - low - weight >= max(made.config.imbalance_ns, high // NOISE):
+            found.append((-high, max(high - weight, low + weight), asset, target))
+    if found:  # of the busiest node, what evens it out best
+        _, _, asset, target = min(found)
         place = made.places[asset]
-        free = place.primary and name_of(place.primary) != low and not place.is_stage
-        if free and place.backup and name_of(place.backup) == high:
-            made.put(asset, joining=_seat(made, asset, low))
-            return
+        source, weight = name_of(place.backup or ""), made.scale.weigh(asset, place, runs=False)
+        made.move = (asset, source, target, (made.load[source], made.load[target], weight))
+        made.put(asset, joining=_seat(made, asset, target))

@@ -122,6 +122,13 @@ class ChildDied(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
+class StageBusy(msgspec.Struct, frozen=True, array_like=True):
+    """What the process of a stage's driver on this node has used of all cores since it started."""
+
+    stage: Asset
+    busy_ns: int
+
+
 class Unreachable(msgspec.Struct, frozen=True, array_like=True):
     """Nothing listens any more where this life of a node did: the network says that its process is gone.
 

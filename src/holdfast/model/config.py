@@ -50,8 +50,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lease_ns: int = 5 * SECOND
     #: Keep a warm driver of every stage on a second node, so that it goes on within a second of losing the first.
     standby: bool = False
-    #: Backups are moved so that the numbers of any two members differ by at most this.
-    imbalance_max: int = 3
+    #: How often a node measures the load of its copies and tells the coordinator, and the time it is smoothed over.
+    load_period_ns: int = 5 * SECOND
+    load_window_ns: int = 60 * SECOND
+    #: A backup is moved for balance at most once in this time, and not before a new coordinator has led for as long.
+    balance_ns: int = 30 * SECOND
+    #: Whoever takes it must stay below what its node had to do by this much, in nanoseconds of a core per second.
+    imbalance_ns: int = 150 * MS
 
     def __post_init__(self) -> None:
         if self.misses_max < 1 or self.heartbeat_ns < 1:
@@ -67,11 +72,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Let election_ns be several times beat_ns.",
             )
         self._check_transfers()
+        self._check_balance()
         if not 0 < self.retained_soft_max <= self.retained_hard_max:
             raise ConfigError(
                 "a capture would be forced too late to keep the input bounded",
                 detail=f"retained_soft_max={self.retained_soft_max}, retained_hard_max={self.retained_hard_max}",
                 hint="Keep 0 < retained_soft_max <= retained_hard_max.",
+            )
+
+    def _check_balance(self) -> None:
+        if not 0 < self.load_period_ns <= self.load_window_ns:
+            raise ConfigError(
+                "load could not be measured",
+                detail=f"load_period_ns={self.load_period_ns}, load_window_ns={self.load_window_ns}",
+                hint="Keep 0 < load_period_ns <= load_window_ns.",
+            )
+        if self.balance_ns <= 2 * self.load_period_ns:
+            raise ConfigError(
+                "backups would be moved before the coordinator knows the loads",
+                detail=f"balance_ns={self.balance_ns}, load_period_ns={self.load_period_ns}",
+                hint="Let balance_ns be more than twice load_period_ns.",
+            )
+        if self.imbalance_ns < 1:
+            raise ConfigError(
+                "backups would be moved for nothing",
+                detail=f"imbalance_ns={self.imbalance_ns}",
+                hint="Let a difference count from a positive amount on.",
             )
 
     def _check_transfers(self) -> None:

@@ -24,6 +24,8 @@ _HAS: dict[str, Callable[[Topology, Any], bool]] = {
     "stage": lambda topology, stage: stage in topology.stage,
     "ledger": lambda topology, ledger: ledger in topology.ledgers,
     "asset": lambda topology, asset: asset in topology.shard or asset in topology.ledgers,
+    "running": lambda topology, loads: all(asset in topology.shard or asset in topology.stage for asset in loads),
+    "images": lambda topology, loads: all(shard in topology.shard for shard in loads),
     "record": lambda topology, record: all(shard in record.places for shard in topology.shard),
 }
 

@@ -150,6 +150,16 @@ class StageDown(Message, frozen=True, kw_only=True):
     epoch: int
 
 
+class Loads(Message, frozen=True, kw_only=True):
+    """To the coordinator, every few seconds: how busy shards and stages keep this node, in nanoseconds per second."""
+
+    fenced_by = (FencedBy.MEMBER,)
+    key = ()
+    #: Of what runs here, and of images that are kept here.
+    running: dict[Asset, int]
+    images: dict[Asset, int]
+
+
 class Drain(Message, frozen=True, kw_only=True):
     """From an operator's hand: move everything away from this node."""
 

@@ -99,6 +99,19 @@ class Decided(Note, frozen=True):
     term: int
 
 
+class Balanced(Note, frozen=True):
+    """A backup is moved only because its node has more to do than another: (busier node, lighter node, the backup)."""
+
+    checked = True
+    told = Told("balance", "The backup of {asset} moves from {source} to {target}, which has less to do.")
+    name: Name
+    asset: Asset
+    source: Name
+    target: Name
+    version: int
+    loads: tuple[int, int, int]
+
+
 class Degraded(Note, frozen=True):
     checked = False
     told = Told("degraded", "Only one node is left: {assets} shards and ledgers have no second copy.", 5)

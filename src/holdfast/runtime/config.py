@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.config import Config
+from holdfast.model.config import SECOND, Config
 from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
 from holdfast.runtime.net.links import host_port
@@ -94,8 +94,17 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     credit: int = 500_000
     #: A guest (a reader that is not a sink of the pipeline) may be silent for this time before its rows are given up.
     lease: str = "60 s"
-    #: Backups are moved so that the numbers of any two nodes differ by at most this.
-    imbalance: int = 3
+
+    # --- Balance
+    #: How often a node measures the load of its shards and tells the coordinator.
+    load_period: str = "5 s"
+    #: Load is the mean of about this time, so that a burst counts only for its share of it.
+    load_window: str = "1 min"
+    #: A backup is moved to a node that has less to do at most once in this time.
+    balance: str = "30 s"
+    #: A backup is moved only to a node that will then still have less to do than the other had, by at least this many
+    #: percent of a core. (Each copy counts for 5 beside its measured load.) A tenth of a node's load moves nothing.
+    imbalance: int = 15
 
     # --- Stages
     #: Command that starts a stage's process.
@@ -132,7 +141,10 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             queue_spill_max=self.queue_spill,
             credit_max=self.credit,
             lease_ns=duration_ns(self.lease, "lease"),
-            imbalance_max=self.imbalance,
+            load_period_ns=duration_ns(self.load_period, "load_period"),
+            load_window_ns=duration_ns(self.load_window, "load_window"),
+            balance_ns=duration_ns(self.balance, "balance"),
+            imbalance_ns=self.imbalance * SECOND // 100,
             standby=self.standby,
         )
 

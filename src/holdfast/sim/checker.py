@@ -12,6 +12,8 @@ disks                no message says that something is safe which the disk of it
 modes                a mode that needs a second copy is in force with the record that names it, one that needs none
                      with the record that drops it
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
+balance              a backup is moved for balance one at a time, not more often than is set, and only where it makes a
+                     difference that counts; no copy is said to be busier than a core can be
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
@@ -27,6 +29,7 @@ from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import Block
+from holdfast.model.config import SECOND
 from holdfast.model.found import Found, read
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
 from holdfast.model.messages import Message
@@ -69,6 +72,10 @@ CLAIMS: dict[type[Message], Callable[[Found, Any], bool]] = {
 }
 
 
+#: A core, and what a clock that drifts makes of it.
+LOAD_MAX = SECOND * 103 // 100
+
+
 class Checker:
     def __init__(self, world: World) -> None:
         self.world = world
@@ -85,6 +92,8 @@ class Checker:
         self.own: dict[Address, Invariants] = {}
         #: When (by the node's clock) each guest last fetched from each seat.
         self.served: dict[tuple[Seat, Consumer], int] = {}
+        #: When (by its own clock) each coordinator last moved a backup for balance.
+        self.balanced: dict[Address, int] = {}
         self.count = 0
         #: What reads which note. One that is not in here must say (`checked`) that no rule needs it.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
@@ -97,6 +106,7 @@ class Checker:
             notes.Promoted: self._promoted,
             notes.Decided: self._decided,
             notes.Elected: self._elected,
+            notes.Balanced: self._balanced,
             notes.Started: self._started,
             notes.Ledgered: self._ledgered,
             notes.Committed: self._committed,
@@ -284,12 +294,32 @@ class Checker:
         if self.commits[stage].get(commit.batch) != commit:
             self.fail("a driver takes for committed what is not", f"{stage} epoch {note.epoch}: {commit}")
 
+    # --- balance
+
+    def _balanced(self, source: Address, note: notes.Balanced) -> None:
+        config, what = self.world.config, f"{note.asset} from {note.source} to {note.target} by {source}"
+        high, low, weight = note.loads
+        if high - low - weight < config.imbalance_ns:
+            self.fail("a backup is moved for nothing", f"{what}: {note.loads}")
+        now_ns = self.world.processes[name_of(source)].clock(self.world.now_ns)
+        passed_ns = now_ns - self.balanced.get(source, now_ns - config.balance_ns)
+        if passed_ns < config.balance_ns:
+            self.fail("backups are moved too often", f"{what}, {passed_ns / 1e6:.0f} ms after the last")
+        self.balanced[source] = now_ns
+        open_places = [asset for asset, place in self.record.places.items() if place.joining or place.moving]
+        if self.record.version == note.version - 1 and open_places:
+            self.fail("a backup is moved while others are on their way", f"{what}: {open_places}")
+
     # --- disks
 
     def on_send(self, source: Process, target: Address, message: Message) -> None:
-        """A message leaves: what it says is safe must be on the disk of its sender."""
+        """A message leaves: what it says is safe must be on the disk of its sender, and loads must be possible."""
         if source.disk is None:
             return
+        if isinstance(message, m.Loads):
+            busiest = max([0, *message.running.values(), *message.images.values()])
+            if busiest > LOAD_MAX:
+                self.fail("busier than a core can be", f"{source.address}: {message}")
         if read(source.disk.content).life < life_of(source.address):
             self.fail("spoke before its life was on disk", f"{source.address}: {message}")
         claim = CLAIMS.get(type(message))

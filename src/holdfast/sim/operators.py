@@ -79,8 +79,8 @@ class WindowSum:
     """Sum of values per key over tumbling windows; windows close in order of (end, key)."""
 
     __slots__ = (
-        "captured", "costs", "dirty", "free", "meter", "moved", "outputs", "scanned", "slot_of", "slots", "watermark",
-        "width", "windows",
+        "busy_ns", "captured", "costs", "dirty", "free", "meter", "moved", "outputs", "scanned", "slot_of", "slots",
+        "watermark", "width", "windows",
     )  # fmt: skip
     lag = 0
     torn = False
@@ -90,6 +90,7 @@ class WindowSum:
         self.outputs = len(spec.outputs)
         self.costs = costs
         self.meter = meter
+        self.busy_ns = 0
         #: Number of the last capture taken or pasted; -1: none. And how far an image has been brought up; END: wholly.
         self.captured = -1
         self.scanned = END
@@ -120,6 +121,7 @@ class WindowSum:
             windows[at] += value
             dirty[at] = None
         self.meter.spent_ns += self.costs.row_ns * len(rows)
+        self.busy_ns += self.costs.row_ns * len(rows)
         if watermark == self.watermark:
             return ((),) * self.outputs
         self.watermark = watermark
@@ -155,6 +157,7 @@ class WindowSum:
         check(self.scanned == END, "an image was captured before it had everything")
         slots = list(self._taken([self.slot_of[at] for at in self.dirty]).items())
         base, each = self.captured, max(1, bytes_max // WINDOW_BYTES)
+        self.busy_ns += self.costs.capture_window_ns * len(slots)
         self._count(tuple(slots))
         parts = [slots[i : i + each] for i in range(0, len(slots), each)] or [[]]
         # only the last piece makes the image stand where the delta ends
@@ -196,7 +199,9 @@ class WindowSum:
             raise TypeError(f"not a capture of this operator: {piece!r}")
         if not self.fits(piece):
             raise InputError("a capture does not start where the image stands", detail=f"{self.captured}: {piece}")
-        self._put(piece.watermark, {s: v for s, v in piece.slots.items() if self.scanned == END or s < self.scanned})
+        taken = {s: v for s, v in piece.slots.items() if self.scanned == END or s < self.scanned}
+        self._put(piece.watermark, taken)
+        self.busy_ns += self.costs.paste_window_ns * len(taken)
         self.captured = piece.number
 
     def _paste_chunk(self, chunk: WindowChunk) -> None:

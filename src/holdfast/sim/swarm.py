@@ -72,6 +72,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         revive=rng.random() < 0.7,
     )
     setup = heavy(setup) if Random(f"heavy {seed}").random() < 0.2 else setup
+    setup = skewed(setup) if Random(f"skewed {seed}").random() < 0.2 else setup
     return switching(setup) if Random(f"modes {seed}").random() < 0.2 else setup
 
 
@@ -96,6 +97,30 @@ def heavy(setup: Setup) -> Setup:
         rows_per_second=400,
         keys=60,
         window_ms=1_000,
+    )
+
+
+def skewed(setup: Setup) -> Setup:
+    """The same schedule with some shards that have much to do, in a cluster that measures it and soon moves backups."""
+    rng = Random(f"skews {setup.seed}")
+    period_ns = rng.choice((50, 100)) * MS
+    return replace(
+        setup,
+        config=replace(
+            setup.config,
+            load_period_ns=period_ns,
+            load_window_ns=rng.choice((1, 5, 20)) * period_ns,
+            balance_ns=rng.choice((3, 5)) * period_ns,
+            imbalance_ns=rng.choice((10, 50, 150)) * MS,
+        ),
+        costs=replace(
+            setup.costs,
+            row_ns=rng.choice((100_000, 300_000)),
+            capture_window_ns=100_000,
+            paste_window_ns=rng.choice((100_000, MS)),
+        ),
+        keys=rng.choice((1, 2, 5)),
+        window_ms=200,
     )
 
 

@@ -247,7 +247,8 @@ def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     assert sorted(status["shards"]) == ["u0", "u1"]
     assert status["shards"]["u0"]["rows_in"] == 7
     assert status["shards"]["u0"]["primary"] == "n0#1"
-    assert status["shards"]["u1"] == {"primary": None, "backup": None, "joining": None, "epoch": 3, "mode": "passive"}
+    lost = {"primary": None, "backup": None, "joining": None, "epoch": 3, "mode": "passive"}
+    assert status["shards"]["u1"] == {**lost, "backup_load_percent": None}
     assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
     assert status_view("p", status)
 

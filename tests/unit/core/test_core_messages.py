@@ -140,6 +140,9 @@ def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it
     assert not made.hears(m.StageDown(stage="u0", epoch=1))
     assert not made.hears(m.Joined(asset="elsewhere", since=1, seat="n1#1"))
     assert made.hears(m.Joined(asset="s0.ledger", since=1, seat="n1"))
+    assert made.hears(m.Loads(running={"u0": 1, "s0": 1}, images={"u1": 1}))
+    assert not made.hears(m.Loads(running={"elsewhere": 1}, images={}))
+    assert not made.hears(m.Loads(running={}, images={"s0": 1}))
 
 
 def test_a_node_without_a_record_takes_only_what_leads_to_one_and_tells_tasks_to_go_elsewhere():
@@ -161,5 +164,6 @@ def test_messages_survive_the_wire():
         m.SetProtection(operator="u0", protection=Protection(mode="none", period_ns=5_000_000)),
         m.Held(shard="u0", epoch=1, round=2, fits=False),
         m.Unfit(asset="u0", since=3, seat="n1#1"),
+        m.Loads(running={"u0": 5, "s0": 7}, images={"u1": 0}),
     ):
         assert decode(encode("n1#1", "n0", message), "n1#1") == ("n1#1", "n0", message)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.load import LoadView
 from holdfast.core.placement import Reports, plan
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import is_ledger, ledger_of, life_of, name_of
@@ -21,11 +22,18 @@ def start(shards: int = 4, names=NAMES) -> Record:
     return first_record(layered(stages=1, shards=shards), names)
 
 
-def after(record: Record, config: Config = CONFIG, **reported) -> Record:
+def no_news() -> LoadView:
+    """Loads as a coordinator has them that has led for a while and heard nothing."""
+    view = LoadView()
+    view.may_move = True
+    return view
+
+
+def after(record: Record, config: Config = CONFIG, loads: LoadView | None = None, **reported) -> Record:
     reports = Reports()
     for name, value in reported.items():
         setattr(reports, name, value)
-    made = plan(record, reports, config)
+    made = plan(record, reports, loads or no_news(), config)
     if made is None:
         return record
     return Record(
@@ -38,13 +46,13 @@ def after(record: Record, config: Config = CONFIG, **reported) -> Record:
     )
 
 
-def settle(record: Record, config: Config = CONFIG, **reported) -> Record:
+def settle(record: Record, config: Config = CONFIG, loads: LoadView | None = None, **reported) -> Record:
     """Play the primaries' part until nothing changes: everything that joins has joined, all that moves has yielded."""
-    record = after(record, config, **reported)
+    record = after(record, config, loads, **reported)
     for _ in range(60):
         joined = {a: (p.since, p.joining) for a, p in record.places.items() if p.joining}
         yielded = {a: p.since for a, p in record.places.items() if p.moving}
-        following = after(record, config, joined=joined, yielded=yielded)
+        following = after(record, config, loads, joined=joined, yielded=yielded)
         if following is record:
             return record
         record = following

@@ -91,6 +91,8 @@ class Children:
         on_news: Callable[[Asset, dict[str, Any]], None],
         silence_s: float,
         standby_delay_s: float = 0.0,
+        on_busy: Callable[[Asset, int], None] | None = None,
+        busy_period_s: float = 5.0,
     ) -> None:
         self._command = command or DEFAULT_COMMAND
         self._order = order
@@ -100,6 +102,8 @@ class Children:
         self._on_news = on_news
         self._silence_s = silence_s
         self._standby_delay_s = standby_delay_s
+        self._on_busy = on_busy
+        self._busy_period_s = busy_period_s
         self._lock = threading.RLock()
         self.children: dict[Asset, Child] = {}
         self._young_deaths: dict[Asset, int] = {}
@@ -276,7 +280,7 @@ class Children:
         """Find children that are stopped or silent; start those that stand by, when their time has come."""
         stopped: dict[int, float] = {}
         period_s = min(1.0, self._silence_s / 4)
-        looked = time.monotonic()
+        looked = measured = time.monotonic()
         while not self._closed.wait(period_s):
             now = time.monotonic()
             slept, looked = now - looked > 2 * period_s, now
@@ -287,6 +291,9 @@ class Children:
                     if stage not in self.children:
                         self._spawn(stage, WARM)
                 children = list(self.children.values())
+            if self._on_busy is not None and now - measured >= self._busy_period_s:
+                measured = now
+                self._measure([child for child in children if child.running and child.epoch != WARM])
             if slept:  # this process was stopped or starved: what its children said meanwhile has not been read yet
                 stopped.clear()
                 for child in children:
@@ -306,6 +313,28 @@ class Children:
                     self._events.write("stage-silent", text, stage=child.stage, epoch=child.epoch)
                     stopped.pop(pid, None)
                     child.kill()
+
+    def _measure(self, children: list[Child]) -> None:
+        """What drivers have used of all cores; not while they start, which is work of another kind."""
+        used = cpu_of_sessions({child.process.pid for child in children})
+        for child in children:
+            if child.process.pid in used and self._on_busy is not None:
+                self._on_busy(child.stage, used[child.process.pid])
+
+
+def cpu_of_sessions(sessions: set[int]) -> dict[int, int]:
+    """Nanoseconds of CPU that sessions have used so far: a driver, its JVM, its Python workers. Empty without /proc."""
+    found: dict[int, int] = {}
+    if not sessions or not os.path.isdir("/proc/self"):
+        return found
+    tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                if (session := int(fields[3])) in sessions:  # see proc(5); of its own and of its ended children
+                    found[session] = found.get(session, 0) + sum(map(int, fields[11:15])) * tick_ns
+    return found
 
 
 def _how(code: int) -> str:

@@ -18,6 +18,7 @@ _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "input_position": ("gauge", "Next position of an input edge.", ("shard", "edge")),
     "input_waiting_rows": ("gauge", "Elements that were handed over and are not consumed.", ("shard", "edge")),
     "state_bytes": ("gauge", "Memory of a copy's state.", ("shard", "role")),
+    "busy_seconds": ("counter", "CPU time of a copy's steps and captures, or of its pastes.", ("shard", "role")),
     "rows_in": ("counter", "Rows taken by a shard.", ("shard",)),
     "rows_out": ("counter", "Rows emitted by a shard.", ("shard",)),
     "late_rows": ("counter", "Rows that came too late, by stage.", ("stage",)),

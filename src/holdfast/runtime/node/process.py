@@ -18,7 +18,17 @@ import msgspec
 
 from holdfast.core.invariants import Invariants
 from holdfast.core.node import Node
-from holdfast.core.ready import ChildDied, DiskFull, Effect, Spill, StartStage, StopStage, Unreachable, WarmStage
+from holdfast.core.ready import (
+    ChildDied,
+    DiskFull,
+    Effect,
+    Spill,
+    StageBusy,
+    StartStage,
+    StopStage,
+    Unreachable,
+    WarmStage,
+)
 from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
 from holdfast.model import found
 from holdfast.model import messages as m
@@ -228,6 +238,8 @@ class NodeProcess:
             self._on_news,
             duration_ns(config.child_silence, "child_silence") / 1e9,
             duration_ns(config.standby_delay, "standby_delay") / 1e9,
+            lambda stage, busy_ns: self.post(StageBusy(stage, busy_ns)),
+            duration_ns(config.load_period, "load_period") / 1e9,
         )
         for name, endpoint in config.endpoints.items():
             if name != self.name:

@@ -15,6 +15,7 @@ from holdfast.runtime.node.operators import ShardOperator
 
 def status(node: Node) -> dict[str, Any]:
     record = node.record
+    running, images = node.loads.measured()
     return {
         "name": node.name,
         "seat": node.seat,
@@ -40,6 +41,8 @@ def status(node: Node) -> dict[str, Any]:
         },
         "shards": {shard: _shard(node, shard) for shard in node.host.copies},
         "stages": dict(node.stages),
+        "load_percent": _percent(sum(running.values()) + sum(images.values())),
+        "stage_load_percent": {asset: _percent(running[asset]) for asset in node.stages if asset in running},
         "ledgers": {
             ledger.stage: {
                 "primary": ledger.is_primary,
@@ -49,6 +52,11 @@ def status(node: Node) -> dict[str, Any]:
             for ledger in node.ledgers.values()
         },
     }
+
+
+def _percent(load: int | None) -> float | None:
+    """Of a core, over about the last minute; None: not measured yet."""
+    return None if load is None else round(load / 1e7, 2)
 
 
 def _shard(node: Node, shard: str) -> dict[str, Any]:
@@ -68,6 +76,7 @@ def _shard(node: Node, shard: str) -> dict[str, Any]:
             for q in copy.outputs
         },
         "state_bytes": op.op.state_bytes() if isinstance(op, ShardOperator) else 0,
+        "load_percent": _percent(copy.gauge.load),
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
         "mode": place.mode,
         "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
@@ -107,6 +116,7 @@ def figures(node: Node) -> Figures:
             captured_bytes += op.figures.captured_bytes
             pastes += op.figures.pastes
             found.append(("state_bytes", (shard, role), op.op.state_bytes()))
+            found.append(("busy_seconds", (shard, role), op.busy_ns / 1e9))
         if shard not in node.host.runners:
             continue
         if isinstance(op, ShardOperator):

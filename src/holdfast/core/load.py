@@ -1,0 +1,142 @@
+"""Load: measured by every node for its copies, told to the coordinator every few seconds, weighed there for placement.
+
+The coordinator keeps loads by shard and role, not by node: whoever is the next primary of a shard will have as much to
+do. So a fail-over needs no new measurement, and the next move is planned with the last one counted in. What nobody
+has measured (a new coordinator, a shard that has just started) counts like the mean of its kind. Without any news
+every copy counts the same.
+
+What is not in it: bringing up an image (`Operator.busy_ns` leaves chunks out: a load that rose with every move would
+call for the next move), and what a node does beside its operators. For that, and for its memory, each copy counts
+`COPY_NS`. A core of one node counts like a core of another.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.gauge import Gauge
+from holdfast.core.host import Host
+from holdfast.core.ready import Ready, StageBusy
+from holdfast.core.roles import State
+from holdfast.model.config import MS, Config
+from holdfast.model.ids import Address, Asset, Name, is_ledger
+from holdfast.model.messages import Loads
+from holdfast.model.record import Place
+
+#: What a copy counts for beside its measured load, an estimate: memory, messages, and the risk of having to run it.
+COPY_NS = 50 * MS
+
+
+class LoadView:
+    """Loads as the coordinator knows them: of what runs (shards, stages) and of images."""
+
+    __slots__ = ("images", "may_move", "running")
+
+    def __init__(self) -> None:
+        self.running: dict[Asset, int] = {}
+        self.images: dict[Asset, int] = {}
+        #: May a backup be moved now, only for balance?
+        self.may_move = False
+
+
+class Scale:
+    """What each copy of these places adds to its node."""
+
+    __slots__ = ("_images", "_means", "_running")
+
+    def __init__(self, loads: LoadView, places: dict[Asset, Place]) -> None:
+        self._running, self._images = loads.running, loads.images
+        stages = {asset for asset, place in places.items() if place.is_stage}
+        #: Of shards that run, of stages, of images.
+        self._means = (
+            _mean([load for asset, load in loads.running.items() if asset not in stages]),
+            _mean([load for asset, load in loads.running.items() if asset in stages]),
+            _mean(list(loads.images.values())),
+        )
+
+    def weigh(self, asset: Asset, place: Place, *, runs: bool) -> int:
+        """A ledger is one small page, and the standby of a stage only waits."""
+        if is_ledger(asset) or (place.is_stage and not runs):
+            return COPY_NS
+        shard_mean, stage_mean, image_mean = self._means
+        if runs:
+            return COPY_NS + self._running.get(asset, stage_mean if place.is_stage else shard_mean)
+        return COPY_NS + self._images.get(asset, image_mean)
+
+
+def _mean(loads: list[int]) -> int:
+    return sum(loads) // len(loads) if loads else 0
+
+
+class LoadWatch:
+    """A node's part of it: measures and tells; as coordinator also listens, and says when balance may be thought of."""
+
+    __slots__ = ("_balance_at_ns", "_look_at_ns", "_name", "_stages", "config", "host", "view")
+
+    def __init__(self, name: Name, host: Host, config: Config) -> None:
+        self.host = host
+        self.config = config
+        self.view = LoadView()
+        self._name = name
+        self._stages: dict[Asset, Gauge] = {}
+        self._look_at_ns = 0
+        self._balance_at_ns = 0
+
+    # --- measuring
+
+    def on_tick(self, coordinator: Name | None, now_ns: int, ready: Ready) -> None:
+        """Called before anything else of a tick is done, so that work and time are of the same moment."""
+        if coordinator != self._name:  # what it knew would be old news by the time it leads again
+            self.view = LoadView()
+            self._balance_at_ns = now_ns + self.config.balance_ns
+        if now_ns < self._look_at_ns:
+            return
+        self._look_at_ns = now_ns + self.config.load_period_ns
+        for shard, copy in self.host.copies.items():
+            if self.host.states[shard] is not State.JOINING:
+                copy.gauge.look(copy.op.busy_ns, now_ns, self.config.load_window_ns)
+        running, images = self.measured()
+        if coordinator is None or not (running or images):
+            return
+        message = Loads(running=running, images=images)
+        if coordinator == self._name:
+            self.on_loads(self.host.seat, message, now_ns, ready)
+        else:
+            ready.send.append((coordinator, message))
+
+    def on_stage_busy(self, event: StageBusy, now_ns: int) -> None:
+        gauge = self._stages.setdefault(event.stage, Gauge())
+        gauge.look(event.busy_ns, now_ns, self.config.load_window_ns)
+
+    def measured(self) -> tuple[dict[Asset, int], dict[Asset, int]]:
+        """Loads of what runs here, and of images that are kept here, as far as they are known."""
+        running: dict[Asset, int] = {}
+        images: dict[Asset, int] = {}
+        for shard, copy in self.host.copies.items():
+            if copy.gauge.load is not None:
+                (running if shard in self.host.runners else images)[shard] = copy.gauge.load
+        places = self.host.record.places
+        for stage, gauge in self._stages.items():
+            if gauge.load is not None and stage in places and places[stage].primary == self.host.seat:
+                running[stage] = gauge.load
+        return running, images
+
+    # --- as coordinator
+
+    def on_loads(self, source: Address, message: Loads, now_ns: int, ready: Ready) -> None:
+        """Only the seat that the record names speaks for a copy."""
+        places = self.host.record.places
+        for asset, load in message.running.items():
+            if asset in places and places[asset].primary == source:
+                self.view.running[asset] = load
+        for asset, load in message.images.items():
+            if asset in places and places[asset].backup == source:
+                self.view.images[asset] = load
+
+    def is_due(self, now_ns: int) -> bool:
+        return now_ns >= self._balance_at_ns
+
+    def take(self, now_ns: int) -> LoadView:
+        """Loads for one plan. Balance is thought of once per `balance_ns`, and not before there was time for news."""
+        self.view.may_move = self.is_due(now_ns)
+        if self.view.may_move:
+            self._balance_at_ns = now_ns + self.config.balance_ns
+        return self.view
