@@ -37,6 +37,10 @@ class Cluster(Protocol):
     def primary_of(self, shard: str) -> str: ...
     def backup_of(self, shard: str) -> str: ...
     def members(self) -> dict[str, int]: ...
+    def load_on(self, name: str, shard: str) -> float | None:
+        """How busy its copy keeps this node, in percent of a core; None: not measured yet, or it has no copy."""
+        ...
+
     def finish(self) -> str:
         """End the sources, wait, and compare the sinks with a batch computation: what is wrong, or nothing."""
         ...
@@ -89,6 +93,11 @@ class SimCluster:
 
     def members(self) -> dict[str, int]:
         return self.run.checker.record.members
+
+    def load_on(self, name: str, shard: str) -> float | None:
+        node = self.run.world.node(name)
+        copy = node.host.copies.get(shard) if node else None
+        return None if copy is None or copy.gauge.load is None else copy.gauge.load / 1e7
 
     def finish(self) -> str:
         try:
@@ -162,6 +171,9 @@ class NodeCluster:
 
     def members(self) -> dict[str, int]:
         return self.nodes.until("the record", self.nodes.status)["members"]
+
+    def load_on(self, name: str, shard: str) -> float | None:
+        return self.nodes.until(f"{name}", lambda: self.nodes.status(name))["shards"].get(shard, {}).get("load_percent")
 
     def finish(self) -> str:
         for timer in self._timers:

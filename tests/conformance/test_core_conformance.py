@@ -100,3 +100,16 @@ def test_a_sinks_tasks_fetch_on_through_a_fail_over_and_a_move_of_the_sink(clust
     cluster.run_for(300)
     cluster.kill_reader("r0")
     assert cluster.finish() == ""
+
+
+def test_every_copy_tells_how_busy_it_keeps_its_node(cluster: Cluster):
+    def loads(holder: Callable[[str], str]) -> list[float | None]:
+        return [cluster.load_on(holder(shard), shard) for shard in SHARDS]
+
+    def all_loads() -> list[float | None]:
+        return loads(cluster.primary_of) + loads(cluster.backup_of)
+
+    until(cluster, "a load of every copy", lambda: None not in all_loads())
+    assert all(0 < load < 100 for load in loads(cluster.primary_of) if load is not None)
+    assert all(0 <= load < 100 for load in loads(cluster.backup_of) if load is not None)  # little may be left to paste
+    assert cluster.finish() == ""

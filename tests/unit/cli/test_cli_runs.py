@@ -25,7 +25,7 @@ from holdfast.cli.home import RunHome
 from holdfast.cli.main import main
 from holdfast.cli.run import RunOptions, start_run
 from holdfast.cli.runs import process_started, read_run
-from holdfast.cli.watch import cluster_status, status_view, unprotected
+from holdfast.cli.watch import cluster_status, nodes_table, percent, shards_of, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.plan import Plan
 from holdfast.runtime.net.security import Security, make_secret
@@ -251,6 +251,28 @@ def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     assert status["shards"]["u1"] == {**lost, "backup_load_percent": None}
     assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
     assert status_view("p", status)
+
+
+def test_status_shows_loads_in_percent_of_a_core():
+    nodes = {
+        "n0": {
+            "shards": {"u0": {"role": "primary", "load_percent": 31.4}, "u1": {"role": "backup", "load_percent": 2.04}}
+        },
+        "n1": {
+            "shards": {"u1": {"role": "joining", "load_percent": None}},
+            "stage_load_percent": {"s0": 140.2, "r0": 9.5},
+        },
+    }
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(nodes_table({"nodes": nodes}))
+    rows = [line.split("│")[1:-1] for line in console.export_text().splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["n0", "1", "1", "33%", "-"],
+        ["n1", "0", "1", "-", "150%"],
+    ]
+    seats = {"primary": "n1#1", "backup": "n0#1", "joining": None, "epoch": 1, "mode": "passive", "stage": False}
+    assert shards_of({"u1": seats}, nodes)["u1"]["backup_load_percent"] == 2.04
+    assert [percent(load) for load in (None, 0.0, 9.94, 10.0, 99.6)] == ["-", "0.0%", "9.9%", "10%", "100%"]
 
 
 def test_status_says_what_one_more_failure_would_hit():

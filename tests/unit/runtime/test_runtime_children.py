@@ -18,11 +18,11 @@ from holdfast.core.node import WARM
 from holdfast.model import messages as m
 from holdfast.model.config import MS
 from holdfast.runtime.node import children as children_module
-from holdfast.runtime.node.children import Children
+from holdfast.runtime.node.children import Children, cpu_of_sessions
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.pulse import Pulse
 
-CHILD = """
+CHILD = r"""
 import json, os, subprocess, sys, time
 order = json.loads(sys.stdin.readline())
 def say(**news): print(json.dumps(news), flush=True)
@@ -34,6 +34,10 @@ if mode == "batch": say(event="batch")
 if mode == "fenced": sys.exit(3)
 if mode == "alive": say(event="alive")
 if mode == "jvm": say(event="jvm", pid=subprocess.Popen(["sleep", "1000"]).pid)
+if mode == "work":
+    say(event="running")
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"])
+    say(event="worked")
 if mode == "noise": print("what is this", flush=True)
 for line in sys.stdin:
     command = json.loads(line)
@@ -49,6 +53,7 @@ class Watched:
         self.mode = "run"
         self.died: list[tuple[str, int]] = []
         self.news: list[dict[str, Any]] = []
+        self.busy: list[tuple[str, int]] = []
         self.events = EventLog(tmp_path / "events.jsonl", "n0")
         self.children = Children(
             [sys.executable, "-c", CHILD],
@@ -58,6 +63,8 @@ class Watched:
             lambda stage, epoch: self.died.append((stage, epoch)),
             lambda stage, news: self.news.append(news),
             silence_s=0.4,
+            on_busy=lambda stage, busy_ns: self.busy.append((stage, busy_ns)),
+            busy_period_s=0.1,
         )
 
     def heard(self, event: str) -> dict[str, Any]:
@@ -100,6 +107,29 @@ def test_a_child_that_dies_is_reported_and_one_that_is_stopped_is_not(watched: W
     watched.children.stop("s0", 4)
     assert process.wait(5) == 0
     assert watched.died == [("s0", 3)]
+
+
+def test_what_a_driver_and_all_that_it_has_started_use_of_the_cores_is_told(watched: Watched):
+    watched.mode = "work"
+    watched.children.start("s0", 1)
+    watched.heard("worked")
+    told = len(watched.busy)
+    wait_for(lambda: len(watched.busy) > told + 1)
+    used = [busy_ns for _, busy_ns in watched.busy]
+    assert used == sorted(used)
+    assert 0.3e9 <= used[-1] < 30e9
+
+
+def test_a_driver_that_stands_by_or_only_starts_is_not_measured(watched: Watched):
+    watched.children.start("s0", 1)
+    watched.heard("ready")
+    watched.children.warm("s1")
+    wait_for(lambda: sum(n["event"] == "ready" for n in watched.news) == 2)
+    watched.mode = "work"
+    watched.children.start("s2", 1)
+    wait_for(lambda: watched.busy)
+    assert {stage for stage, _ in watched.busy} == {"s2"}
+    assert cpu_of_sessions(set()) == {}
 
 
 def test_why_drivers_fail_is_kept_until_a_batch_is_through(watched: Watched):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pyarrow as pa
 import pytest
 from support.plans import ROWS, layered_plan
@@ -46,6 +48,29 @@ def delta(op: ShardOperator) -> OperatorState:
 
 def feed(op: ShardOperator, start: int, end: int, watermark: int) -> tuple:
     return op.step("s0>u0", ArrowRows([rows(start, end, 1000)]), watermark)
+
+
+def test_an_operator_counts_the_work_of_steps_deltas_and_their_pastes_and_of_nothing_else():
+    primary, backup, joining = make(), make(), make()
+    before = time.thread_time_ns()
+    feed(primary, 0, 20_000, to_core(50_000))
+    stepped = primary.busy_ns
+    assert 0 < stepped <= time.thread_time_ns() - before
+    taken = wired(delta(primary))
+    assert primary.busy_ns > stepped
+    backup.paste(taken)
+    assert backup.busy_ns > 0
+    captured = primary.busy_ns
+    chunk, _ = primary.chunk(START, 1 << 20)
+    joining.paste(wired(chunk))
+    assert (primary.busy_ns, joining.busy_ns) == (captured, 0)
+
+
+def test_a_step_that_fails_was_work_too():
+    op = make()
+    with pytest.raises(InputError):
+        op.step("s0>u0", ArrowRows([pa.record_batch({"nothing": [1]})]), to_core(50_000))
+    assert op.busy_ns > 0
 
 
 def test_an_image_brought_up_at_the_moment_of_a_delta_accepts_the_next_delta_too():
