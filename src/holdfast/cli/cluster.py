@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from holdfast.errors import ConfigError
+from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
 from holdfast.runtime.config import load_cluster
 from holdfast.runtime.disk.journal import write_whole
@@ -114,7 +115,7 @@ def submit(
     typer.echo(f"{plan.pipeline} runs on {where}; holdfast status {directory}")
 
 
-def _nodes(run: RunFile) -> tuple[str, dict[str, Plan]]:
+def _nodes(run: RunFile) -> tuple[Name, dict[Name, Plan]]:
     """A node that answers, and what each of them runs already."""
     up = [name for name, _ in _answers(run, "ping", 5.0)]
     up = up or [run.ask("ping")["name"]]  # which says who does not answer, and why
@@ -123,7 +124,7 @@ def _nodes(run: RunFile) -> tuple[str, dict[str, Plan]]:
     return min(up), {name: msgspec.json.decode(answer, type=Plan) for name, answer in plans}
 
 
-def _answers(run: RunFile, action: str, timeout_s: float) -> list[tuple[str, bytes]]:
+def _answers(run: RunFile, action: str, timeout_s: float) -> list[tuple[Name, bytes]]:
     caller = run.caller()
     try:
         return [(n, answer) for n, answer in caller.call_all(action, timeout=timeout_s) if isinstance(answer, bytes)]
@@ -131,7 +132,7 @@ def _answers(run: RunFile, action: str, timeout_s: float) -> list[tuple[str, byt
         caller.close()
 
 
-def _that_runs(plan: Plan, running: dict[str, Plan]) -> Plan:
+def _that_runs(plan: Plan, running: dict[Name, Plan]) -> Plan:
     """The plan that nodes run already, if it is this one but for its deployment."""
     known = running[min(running)]
     planned = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)  # as nodes got theirs: tuples are lists there

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError, PeerError
+from holdfast.model.ids import Name
 from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.net.security import Security, TlsFiles
 from holdfast.runtime.net.transport import Caller
@@ -42,7 +43,7 @@ class RunFile(msgspec.Struct, kw_only=True):
     #: The user's file, and the directory in which `run` or `submit` was called: relative paths mean the same there.
     source: str
     cwd: str
-    endpoints: dict[str, str]
+    endpoints: dict[Name, str]
     metrics: dict[str, str] = {}
     secret_file: str = ""
     tls: TlsFiles | None = None

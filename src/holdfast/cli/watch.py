@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import ConfigError, PeerError
-from holdfast.model.ids import is_ledger, name_of, stage_of
+from holdfast.model.ids import asset_id, is_ledger, name_of, stage_of
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
@@ -75,7 +75,7 @@ def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
     """Every shard: where it is, and its figures as its primary tells them, if that answers."""
     found = {}
     for asset, place in sorted(places.items()):
-        if not place["stage"] and not is_ledger(asset):
+        if not place["stage"] and not is_ledger(asset_id(asset)):
             told = nodes.get(name_of(place["primary"] or ""), {}).get("shards", {}).get(asset, {})
             image = nodes.get(name_of(place["backup"] or ""), {}).get("shards", {}).get(asset, {})
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch", "mode")}}

@@ -13,7 +13,7 @@ from holdfast.core.ready import Ready
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
 from holdfast.model.block import Block
-from holdfast.model.ids import Address, Consumer, Edge, Seat
+from holdfast.model.ids import NO_SEAT, Address, Consumer, Edge, Seat
 from holdfast.model.messages import Data, Subscribe
 
 
@@ -44,7 +44,7 @@ class Feed:
         *,
         bare: bool = False,
         query: str = "",
-        seat: Seat = "",
+        seat: Seat = NO_SEAT,
     ) -> None:
         self.edge = edge
         self.consumer = consumer

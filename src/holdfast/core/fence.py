@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 
 from holdfast.core.ready import Ready, Received
-from holdfast.model.ids import Address, Asset, Edge, life_of, name_of
+from holdfast.model.ids import Address, Asset, Edge, asset_id, life_of, name_of
 from holdfast.model.message import FencedBy, Message
 from holdfast.model.record import NO_RECORD, Place, Record
 
+_NOTHING = asset_id("")
 _NOWHERE = Place(primary=None, epoch=0, since=0)
 #: Whoever shows a newer epoch than the record has is believed: the record is on its way.
 _HEARD = (FencedBy.EPOCH, FencedBy.PRODUCER)
@@ -66,7 +67,7 @@ class Fence:
 
     def _asset(self, by: FencedBy, message: Any) -> Asset:
         if by is FencedBy.PRODUCER:
-            return self.producer.get(message.edge, "")
+            return self.producer.get(message.edge, _NOTHING)
         return message.consumer if by is FencedBy.CONSUMER else getattr(message, message.placed)
 
     def _numbers(self, by: FencedBy, source: Address, message: Any) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from holdfast.core.host import Host
 from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.config import SECOND
-from holdfast.model.ids import Address
+from holdfast.model.ids import Address, Seat
 from holdfast.model.messages import Fetch, Fetched, FetchRefused
 from holdfast.model.reasons import FetchReason
 
@@ -94,5 +94,5 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
     return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=runner.epoch, blocks=blocks)
 
 
-def _refuse(asked: Fetch, reason: FetchReason, *, home: str | None = None, first: int = 0) -> FetchRefused:
+def _refuse(asked: Fetch, reason: FetchReason, *, home: Seat | None = None, first: int = 0) -> FetchRefused:
     return FetchRefused(ticket=asked.ticket, edge=asked.edge, reason=reason, home=home, first=first)

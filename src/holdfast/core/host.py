@@ -179,23 +179,23 @@ class Host:
 
     def on_left(self, event: Left, now_ns: int, ready: Ready) -> None:
         for edge in event.edges:
-            runner = self.runners.get(self.topology.producer.get(edge, ""))
+            runner = self.runners.get(self.topology.producer[edge]) if edge in self.topology.producer else None
             if runner is not None:
                 runner.on_left(edge, event.consumer, now_ns, ready)
 
     def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
-        for shard in self.topology.consumers[message.edge]:
+        for shard in self.topology.readers_of(message.edge):
             runner = self.runners.get(shard)
             if runner is not None:
                 runner.on_data(message, source, now_ns, ready)
 
     def refuse_data(self, source: Address, message: Data, behind: Behind, ready: Ready) -> None:
-        for shard in self.topology.consumers[message.edge]:
+        for shard in self.topology.readers_of(message.edge):
             if shard in self.runners:
                 ready.notes.append(notes.Refused(shard, message.edge, behind.said, behind.known))
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
-        for shard in self.topology.consumers[message.edge]:
+        for shard in self.topology.readers_of(message.edge):
             runner = self.runners.get(shard)
             if runner is not None:
                 runner.on_here(message)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.found import KeptPage, ledger_entry
-from holdfast.model.ids import Address, Asset, Name, Seat, name_of, stage_of
+from holdfast.model.ids import Address, Asset, Name, Seat, disk_seat, name_of, stage_of
 from holdfast.model.messages import (
     LedgerCopied,
     LedgerCopy,
@@ -43,12 +43,12 @@ def later(one: LedgerPage, other: LedgerPage) -> LedgerPage:
 
 
 class Ledger:
-    __slots__ = ("asker", "copied", "id", "kept", "kept_since", "name", "page", "place", "stage")
+    __slots__ = ("asker", "copied", "id", "kept", "kept_since", "page", "place", "seat", "stage")
 
     def __init__(self, ledger: Asset, name: Name, kept: KeptPage | None = None) -> None:
         self.id = ledger
         self.stage = stage_of(ledger)
-        self.name = name
+        self.seat = disk_seat(name)
         self.page = kept.page if kept else EMPTY
         #: Rank of the page that this node's own disk is known to have.
         self.kept = self.page.rank
@@ -56,13 +56,13 @@ class Ledger:
         self.kept_since = kept.since if kept else 0
         self.place: Place | None = None
         #: Rank of the page that each target has on disk, under the present place.
-        self.copied: dict[Name, tuple[int, int]] = {}
+        self.copied: dict[Seat, tuple[int, int]] = {}
         #: The driver that waits for an answer, and its epoch.
         self.asker: tuple[Address, int] | None = None
 
     @property
     def is_primary(self) -> bool:
-        return self.place is not None and self.place.primary == self.name
+        return self.place is not None and self.place.primary == self.seat
 
     def _keep(self, ready: Ready) -> None:
         self.kept_since = self.place.since if self.place else 0
@@ -72,7 +72,7 @@ class Ledger:
     def _confirm(self, ready: Ready) -> None:
         """Let this node's disk answer as every other does: a message that leaves when all is written comes back."""
         if self.is_primary and self.place is not None and self.kept != self.page.rank:
-            ready.send.append((self.name, LedgerCopied(ledger=self.id, since=self.place.since, rank=self.page.rank)))
+            ready.send.append((self.seat, LedgerCopied(ledger=self.id, since=self.place.since, rank=self.page.rank)))
 
     def on_place(self, place: Place, ready: Ready) -> None:
         """A new version of the place: the primary tells all targets anew.
@@ -80,7 +80,7 @@ class Ledger:
         Whoever joins starts from nothing, since what an earlier time left on its disk may never have counted; but not
         if it only restarted in the middle of joining, since the primary may have reported it already.
         """
-        if place.joining == self.name and self.kept_since != place.since:
+        if place.joining == self.seat and self.kept_since != place.since:
             self.page = EMPTY
         self.place = place
         self.copied = {}
@@ -164,7 +164,7 @@ class Ledger:
 
     def on_ledger_copy(self, source: Address, message: LedgerCopy, now_ns: int, ready: Ready) -> None:
         """From the primary, under the same place as ours: keep this page. If ours is ahead, say so."""
-        if self.place is None or self.name not in self.place.targets:
+        if self.place is None or self.seat not in self.place.targets:
             return
         page = later(self.page, message.page)
         if page != self.page or page == EMPTY:
@@ -174,8 +174,8 @@ class Ledger:
         ready.send.append((source, LedgerCopied(ledger=self.id, since=message.since, rank=page.rank, ahead=ahead)))
 
     def on_ledger_copied(self, source: Address, message: LedgerCopied, now_ns: int, ready: Ready) -> None:
-        name, rank = name_of(source), (message.rank[0], message.rank[1])
-        if name == self.name:
+        seat, rank = disk_seat(name_of(source)), (message.rank[0], message.rank[1])
+        if seat == self.seat:
             self.kept = rank
             self._answer(ready)
             return
@@ -186,8 +186,8 @@ class Ledger:
             self.page = page
             self._keep(ready)
             self._tell(ready.early)
-        if rank == self.page.rank and self.copied.get(name) != rank:
-            self.copied[name] = rank
+        if rank == self.page.rank and self.copied.get(seat) != rank:
+            self.copied[seat] = rank
             self._answer(ready)
 
     def report(self) -> Seat | None:

@@ -50,7 +50,7 @@ class Outlet:
         """Which copies of each consuming shard run, and so whose acknowledgements count."""
         for queue in self.copy.outputs:
             for consumer in queue.owners:
-                place = record.places.get(consumer)
+                place = record.place_of(consumer)
                 if place is not None and consumer in self.topology.shard:
                     queue.count(consumer, place.running)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
-from holdfast.model.ids import Asset, Name, Seat, is_ledger, life_of, name_of, operator_of, seat_of
+from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
 from holdfast.model.record import Record
 
@@ -208,7 +208,7 @@ def _lightest(
 
 
 def _seat(made: Draft, asset: Asset, name: Name) -> Seat:
-    return name if is_ledger(asset) else seat_of(name, made.members[name])
+    return disk_seat(name) if is_ledger(asset) else seat_of(name, made.members[name])
 
 
 def _stands(made: Draft, seat: Seat) -> bool:
@@ -285,7 +285,7 @@ def _balance(made: Draft) -> None:
     order = sorted(made.load, key=lambda name: (made.load[name], name))
     found: list[tuple[int, int, Asset, Name]] = []
     for asset, place in made.places.items():
-        source = name_of(place.backup) if place.backup else ""
+        source = name_of(place.backup) if place.backup else Name("")
         if place.is_stage or not place.primary or source not in made.load:
             continue
         target = next((name for name in order if name not in (source, name_of(place.primary))), source)

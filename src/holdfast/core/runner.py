@@ -14,7 +14,7 @@ from holdfast.core.ready import Ready
 from holdfast.errors import check
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Address, Asset, Edge, Seat
+from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Data, Held, Here, Message, Pasted, Subscribe, Yielded
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record
@@ -36,7 +36,7 @@ class Runner:
         self.guards: tuple[Guard, ...] = ()
         self.outlet = Outlet(copy, place.epoch, topology, config)
         self.feeds: dict[Edge, Feed] = {
-            i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=place.primary or "")
+            i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=place.primary or NO_SEAT)
             for i in copy.inputs
             if i.inbox is None
         }
@@ -120,7 +120,7 @@ class Runner:
         if self.outlet.on_subscribe(source, message, now_ns, ready):
             self.pump(now_ns, ready)  # there may be room again
 
-    def on_left(self, edge: Edge, consumer: str, now_ns: int, ready: Ready) -> None:
+    def on_left(self, edge: Edge, consumer: Consumer, now_ns: int, ready: Ready) -> None:
         if self.outlet.on_left(edge, consumer, ready):
             self.pump(now_ns, ready)  # there may be room again
 

@@ -173,7 +173,8 @@ class StageDriver:
         ready.send.append((names[self.asked % len(names)], Pull(version=self.record.version)))
 
     def _ledger(self) -> Name | None:
-        return self.record.places[ledger_of(self.spec.id)].primary
+        seat = self.record.places[ledger_of(self.spec.id)].primary
+        return name_of(seat) if seat else None
 
     # --- events
 
@@ -332,7 +333,7 @@ class StageDriver:
     def _to_ledger(self, message: LedgerOpen | LedgerWrite, ready: Ready) -> None:
         ledger = self._ledger()
         if ledger is not None:
-            ready.send.append((name_of(ledger), message))
+            ready.send.append((ledger, message))
 
     def _deliver(self, seats: list[Seat], ready: Ready) -> None:
         batch = self.batch

@@ -16,7 +16,7 @@ from collections import deque
 
 from holdfast.errors import check
 from holdfast.model.block import Block, Rows, shard_block
-from holdfast.model.ids import Consumer, Edge, Seat
+from holdfast.model.ids import NO_SEAT, Consumer, Edge, Seat
 from holdfast.model.parts import OutputPart
 
 
@@ -119,7 +119,7 @@ class OutputQueue:
         said = self.said.get(consumer, {})
         self.said[consumer] = {seat: said[seat] for seat in seats if seat in said}
 
-    def ack(self, consumer: Consumer, position: int, seat: Seat = "") -> bool:
+    def ack(self, consumer: Consumer, position: int, seat: Seat = NO_SEAT) -> bool:
         """Take a cumulative acknowledgement of one copy; true if it freed anything. A late one frees nothing.
 
         A copy that counts and has not spoken yet holds everything: nobody knows where it stands.

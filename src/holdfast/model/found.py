@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import check
-from holdfast.model.ids import Asset, Name
+from holdfast.model.ids import Asset, Name, asset_id
 from holdfast.model.parts import LedgerPage
 from holdfast.model.record import NO_RECORD, Record
 
@@ -74,7 +74,7 @@ def read(content: dict[str, object]) -> Found:
         kind, _, asset = key.partition("/")
         check(isinstance(value, VALUES.get(kind, ())), "an entry of a node's disk is not what it should be", repr(key))
         if isinstance(value, KeptPage):
-            ledgers[asset] = value
+            ledgers[asset_id(asset)] = value
         else:
             fields[kind] = value
     return Found(**fields, ledgers=ledgers)

@@ -1,10 +1,14 @@
-"""Names of things, as plain strings with one meaning each.
+"""Names of things: strings at run time, and a type each for pyright, so that no two kinds can be mixed up.
 
     Name      "n2"        a node, by its durable identity: what votes, and what a disk belongs to
     Seat      "n2#3"      the third life of that node: what holds shards, since memory dies with a process
     Asset     "u1" "s0" "s0.ledger"     what the placement record places
     Edge      "s0>u1" "u1.0"            a numbered sequence of elements
     Consumer  "u4" "r0"   what acknowledges an edge
+
+An asset may be a consumer (shards and sinks are), but not every consumer is an asset: a guest is not. An address is
+whatever messages can be sent to: a name, a seat, a driver (`s0@3`), a task, an operator's hand. Since it is all of
+these, it stays a plain string. A ledger sits on a name, a shard on a seat; a place has either, as a seat (`disk_seat`).
 
 A seat that is gone never comes back: a restarted node has a new seat, so a message to the old one reaches nobody.
 Nobody else puts an id together or takes one apart: what it is made of is known here only.
@@ -13,25 +17,33 @@ Nobody else puts an id together or takes one apart: what it is made of is known 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NewType
 
-Name = str
-Seat = str
-Asset = str
-Edge = str
-Consumer = str
+Name = NewType("Name", str)
+Seat = NewType("Seat", str)
+Consumer = NewType("Consumer", str)
+Asset = NewType("Asset", Consumer)
+Edge = NewType("Edge", str)
 Address = str
+#: Of a reader: it is not a copy on a seat.
+NO_SEAT = Seat("")
 Position = int
 
 _LEDGER = ".ledger"
 
 
 def seat_of(name: Name, life: int) -> Seat:
-    return f"{name}#{life}"
+    return Seat(f"{name}#{life}")
+
+
+def disk_seat(name: Name) -> Seat:
+    """Where a ledger sits: on the node's disk, whichever life it is in."""
+    return Seat(name)
 
 
 @lru_cache(maxsize=10_000)
 def name_of(address: Address) -> Name:
-    return address.partition("#")[0]
+    return Name(address.partition("#")[0])
 
 
 @lru_cache(maxsize=10_000)
@@ -42,16 +54,16 @@ def life_of(seat: Seat) -> int:
 
 
 def stage_edge(stage: Asset, shard: Asset) -> Edge:
-    return f"{stage}>{shard}"
+    return Edge(f"{stage}>{shard}")
 
 
 def shard_edge(shard: Asset, port: int = 0) -> Edge:
-    return f"{shard}.{port}"
+    return Edge(f"{shard}.{port}")
 
 
 def maker_of(edge: Edge) -> Asset:
     """The shard whose output an edge is."""
-    return edge.rpartition(".")[0]
+    return asset_id(edge.rpartition(".")[0])
 
 
 def port_of(edge: Edge) -> int:
@@ -59,8 +71,13 @@ def port_of(edge: Edge) -> int:
     return int(edge.rpartition(".")[2])
 
 
+def asset_id(text: str) -> Asset:
+    """What a user, a plan or a file calls an asset."""
+    return Asset(Consumer(text))
+
+
 def shard_id(operator: str, number: int) -> Asset:
-    return f"{operator}-{number}"
+    return asset_id(f"{operator}-{number}")
 
 
 def operator_of(shard: Asset) -> str:
@@ -69,7 +86,7 @@ def operator_of(shard: Asset) -> str:
 
 
 def ledger_of(stage: Asset) -> Asset:
-    return stage + _LEDGER
+    return asset_id(stage + _LEDGER)
 
 
 def is_ledger(asset: Asset) -> bool:
@@ -78,7 +95,7 @@ def is_ledger(asset: Asset) -> bool:
 
 def stage_of(ledger: Asset) -> Asset:
     """The stage whose ledger it is."""
-    return ledger.removesuffix(_LEDGER)
+    return asset_id(ledger.removesuffix(_LEDGER))
 
 
 def driver_of(stage: Asset, epoch: int) -> Address:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.model.block import Block, Digest, Rows
-from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, ledger_of
+from holdfast.model.ids import NO_SEAT, Asset, Consumer, Edge, Name, Seat, ledger_of
 from holdfast.model.message import FencedBy, Message
 from holdfast.model.parts import CommitRecord, HandedPart, LedgerPage, OutputPart
 from holdfast.model.protection import Protection
@@ -194,7 +194,7 @@ class Subscribe(Message, frozen=True, kw_only=True):
     #: Of a guest: the run that its positions are of. Those of another mean nothing here, even if there are blocks.
     query: str = ""
     #: Which running copy of a shard asks: each acknowledges for itself.
-    seat: Seat = ""
+    seat: Seat = NO_SEAT
     #: Stream nothing: only say (`Here`) from where this consumer could go on.
     paused: bool = False
 

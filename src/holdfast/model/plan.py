@@ -42,7 +42,7 @@ class InputPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One logical input of an operator: what one stage or one operator feeds it. A join has one a side at least."""
 
     #: The stage or the operator it comes from.
-    source: Asset
+    source: str
     #: Arrow schema of the rows that cross the edge (IPC bytes), all nullable; also if they come as partial aggregates.
     schema: bytes
     #: Columns by which rows are cut into shards, by their names on the edge.

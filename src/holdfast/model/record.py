@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model.ids import Asset, Name, Seat, is_ledger, operator_of, seat_of
+from holdfast.model.ids import Asset, Consumer, Name, Seat, asset_id, disk_seat, is_ledger, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
 from holdfast.model.topology import Topology
 
@@ -57,6 +57,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     draining: tuple[Name, ...] = ()
     #: How each operator is protected.
     protection: dict[str, Protection] = {}
+
+    def place_of(self, consumer: Consumer) -> Place | None:
+        """Where a consumer runs, if it is an asset: a guest is not."""
+        return self.places.get(asset_id(consumer))
 
     def protection_of(self, shard: Asset) -> Protection:
         return self.protection.get(operator_of(shard), Protection())
@@ -105,7 +109,7 @@ def first_record(
     for i, stage in enumerate(s for s in topology.stages if not s.foreign):
         places[stage.id] = Place(primary=seat_of(ring[i % count], 1), is_stage=True)
     for i, ledger in enumerate(topology.ledgers):
-        backup = ring[(i + 2) % count] if count > 1 else None
-        places[ledger] = Place(primary=ring[(i + 1) % count], backup=backup)
+        backup = disk_seat(ring[(i + 2) % count]) if count > 1 else None
+        places[ledger] = Place(primary=disk_seat(ring[(i + 1) % count]), backup=backup)
     members = dict.fromkeys(ring, 1)
     return Record(version=1, term=0, members=members, places=places, protection=chosen)

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import msgspec
 
-from holdfast.model.ids import Asset, Consumer, Edge, ledger_of, shard_edge, stage_edge
+from holdfast.model.ids import Asset, Consumer, Edge, asset_id, ledger_of, shard_edge, stage_edge
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +85,18 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     found[edge].append(reader.id)
         return {edge: tuple(sorted(names)) for edge, names in found.items()}
 
+    def readers_of(self, edge: Edge) -> tuple[Asset, ...]:
+        """The shards that consume an edge."""
+        return self._readers.get(edge, ())
+
+    @cached_property
+    def _readers(self) -> dict[Edge, tuple[Asset, ...]]:
+        found: dict[Edge, list[Asset]] = {}
+        for shard in self.shards:
+            for edge in shard.inputs:
+                found.setdefault(edge, []).append(shard.id)
+        return {edge: tuple(sorted(shards)) for edge, shards in found.items()}
+
     @cached_property
     def ledgers(self) -> tuple[Asset, ...]:
         return tuple(ledger_of(s.id) for s in self.stages if s.shards)
@@ -101,24 +113,23 @@ def layered(
     Every output edge is read by the sink `r0`, those that a top shard reads too: so that each has its slowest consumer.
     `placed`: the sink is a stage too, as in every planned pipeline, so that nodes start it and the record fences it.
     """
-    names = [f"u{i}" for i in range(shards)]
-    first = [
-        ShardSpec(id=u, inputs=tuple(stage_edge(f"s{s}", u) for s in range(stages)), outputs=(shard_edge(u),))
-        for u in names
-    ]
+    names = [asset_id(f"u{i}") for i in range(shards)]
+    sources = [asset_id(f"s{i}") for i in range(stages)]
+    first = [ShardSpec(id=u, inputs=tuple(stage_edge(s, u) for s in sources), outputs=(shard_edge(u),)) for u in names]
     second = [
         ShardSpec(
-            id=f"v{t}",
+            id=asset_id(f"v{t}"),
             inputs=tuple(sorted({shard_edge(names[t % shards]), shard_edge(names[(t + 1) % shards])})),
-            outputs=(shard_edge(f"v{t}"),),
+            outputs=(shard_edge(asset_id(f"v{t}")),),
         )
         for t in range(tops)
     ]
     feeds = tuple(
-        StageSpec(id=f"s{s}", shards=tuple(names), query=f"query-{s}", delay_ns=delay_ns, idle_ns=idle_ns)
-        for s in range(stages)
+        StageSpec(id=s, shards=tuple(names), query=f"query-{i}", delay_ns=delay_ns, idle_ns=idle_ns)
+        for i, s in enumerate(sources)
     )
+    sink = asset_id("r0")
     edges = tuple(edge for shard in (*first, *second) for edge in shard.outputs)
     if placed:
-        feeds = (*feeds, StageSpec(id="r0", shards=(), query="query-r0"))
-    return Topology(shards=(*first, *second), stages=feeds, readers=(ReaderSpec(id="r0", edges=edges),))
+        feeds = (*feeds, StageSpec(id=sink, shards=(), query="query-r0"))
+    return Topology(shards=(*first, *second), stages=feeds, readers=(ReaderSpec(id=sink, edges=edges),))

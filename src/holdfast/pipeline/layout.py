@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.errors import ConfigError
-from holdfast.model.ids import shard_edge, shard_id, stage_edge
+from holdfast.model.ids import Asset, Edge, asset_id, shard_edge, shard_id, stage_edge
 from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.graph import (
@@ -62,7 +62,7 @@ class Branch:
 
 @dataclass
 class Stage:
-    id: str
+    id: Asset
     kind: str
     #: One branch, unless it is a sink that several operators reach.
     branches: tuple[Branch, ...]
@@ -156,11 +156,11 @@ class Layout:
             id=shard, inputs=tuple(sorted(inputs)), outputs=tuple(shard_edge(shard, port) for port in range(ports))
         )
 
-    def edges_into(self, op: OperatorLayout, number: int, index: int) -> list[str]:
+    def edges_into(self, op: OperatorLayout, number: int, index: int) -> list[Edge]:
         """Edges of one input of one shard."""
         source = op.inputs[number].source
         if source in self.stages:
-            return [stage_edge(source, shard_id(op.name, index))]
+            return [stage_edge(self.stages[source].id, shard_id(op.name, index))]
         port = self.port(source, (op.name, number), index)
         return [shard_edge(shard_id(source, i), port) for i in range(self.operators[source].shards)]
 
@@ -229,9 +229,9 @@ def _sides(node: Stateful) -> list[tuple[GraphNode, tuple[str, ...]]]:
 def _new_stage(operator: OperatorLayout, side: int, branch: Branch, again: int, taken: set[str]) -> Stage:
     if not isinstance(branch.root, Port):
         kind = "source" if isinstance(branch.root, Source) else "between"
-        return Stage(_stage_name(operator, side, branch, taken), kind, (branch,))
+        return Stage(asset_id(_stage_name(operator, side, branch, taken)), kind, (branch,))
     _check_port(operator, branch, again)
-    return Stage(branch.root.name or "", "port", (branch,))
+    return Stage(asset_id(branch.root.name or ""), "port", (branch,))
 
 
 def _stage_name(operator: OperatorLayout, side: int, branch: Branch, taken: set[str]) -> str:

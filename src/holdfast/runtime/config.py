@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.config import SECOND, Config
+from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
 from holdfast.runtime.net.links import host_port
@@ -28,11 +29,11 @@ _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     # --- Who and where
     #: Name of this node. It never changes: the node's disk, votes and lives belong to this name.
-    name: str
+    name: Name
     #: Directory of the pipeline: plan.json, checkpoints/, nodes/NAME/ …
     dir: str
     #: Every node of the cluster with its address, this node included: {n0 = "grpc://127.0.0.1:7100", …}.
-    endpoints: dict[str, str]
+    endpoints: dict[Name, str]
     #: Interface to listen on, if it differs from the one in `endpoints` (0.0.0.0 behind address translation).
     listen: str = ""
 

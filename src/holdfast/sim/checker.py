@@ -91,7 +91,7 @@ class Checker:
         #: What every process looks at in its own notes, on real nodes too.
         self.own: dict[Address, Invariants] = {}
         #: When (by the node's clock) each guest last fetched from each seat.
-        self.served: dict[tuple[Seat, Consumer], int] = {}
+        self.served: dict[tuple[Address, Consumer], int] = {}
         #: When (by its own clock) each coordinator last moved a backup for balance.
         self.balanced: dict[Address, int] = {}
         self.count = 0
@@ -331,7 +331,7 @@ class Checker:
     def _trimmed(self, source: Address, note: notes.Trimmed) -> None:
         shard, edge, trimmed = note.shard, note.edge, note.trimmed
         for consumer in self.topology.consumers[edge]:
-            place = self.record.places.get(consumer)
+            place = self.record.place_of(consumer)
             if place is None:
                 continue
             for seat in (place.primary, place.backup):

@@ -13,7 +13,7 @@ from holdfast.core.ready import Received
 from holdfast.core.roles import State
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS
-from holdfast.model.ids import Address, Name, is_ledger, name_of
+from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, is_ledger, name_of
 from holdfast.model.messages import Drain, Message, SetProtection
 from holdfast.model.notes import Note, all_notes
 from holdfast.model.protection import Protection
@@ -56,10 +56,11 @@ DISTURBING = ("crash", "crash-all", "stall", "slow", "cut", "cut-one-way", "loss
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     at_ms: int = 0
-    node: Name = ""
-    other: Name = ""
-    stage: str = ""
-    reader: str = ""
+    node: Name = Name("")
+    #: Of a cut: who it is cut from, a node or a reader.
+    other: Address = ""
+    stage: Asset = asset_id("")
+    reader: Consumer = Consumer("")
     operator: str = ""
     mode: str = ""
     for_ms: int = 0
@@ -82,7 +83,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Injector:
-    def __init__(self, world: World, sources: dict[str, SourceQuery], sinks: dict[str, SinkQuery], log) -> None:
+    def __init__(self, world: World, sources: dict[Asset, SourceQuery], sinks: dict[Consumer, SinkQuery], log) -> None:
         self.world = world
         self.sources = sources
         self.sinks = sinks
@@ -149,7 +150,7 @@ class Injector:
         process = self.world.processes.get(name)
         return process is not None and process.alive and process.stalled_ns <= self.world.now_ns
 
-    def _is_complete(self, asset: str, seat: str) -> bool:
+    def _is_complete(self, asset: Asset, seat: Seat) -> bool:
         process = self.world.route(seat)
         if process is None or process.stalled_ns > self.world.now_ns:
             return False
@@ -244,7 +245,7 @@ class Injector:
 
     def _protect(self, fault: Fault) -> None:
         nodes = [node for node in map(self.world.node, self.world.names) if node is not None]
-        present = max((node.record for node in nodes), key=lambda r: r.version).protection_of(fault.operator)
+        present = max((node.record for node in nodes), key=lambda r: r.version).protection[fault.operator]
         protection = Protection(
             mode=fault.mode or present.mode,
             method=present.method,

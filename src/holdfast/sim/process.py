@@ -6,7 +6,7 @@ from collections import deque
 from random import Random
 
 from holdfast.core.ready import Effect, Machine
-from holdfast.model.ids import Address
+from holdfast.model.ids import Address, Name
 from holdfast.model.messages import Message
 
 PPM = 1_000_000
@@ -51,7 +51,7 @@ class Process:
         "slow", "spoke", "stalled_ns", "wake_token", "wants_idle",
     )  # fmt: skip
 
-    def __init__(self, address: Address, host: str, machine: Machine, disk: VirtualDisk | None) -> None:
+    def __init__(self, address: Address, host: Name, machine: Machine, disk: VirtualDisk | None) -> None:
         self.address = address
         self.host = host
         self.machine = machine

@@ -17,7 +17,7 @@ from holdfast.core.ready import Effect
 from holdfast.errors import InvariantError
 from holdfast.model.block import WATERMARK_MAX, Row
 from holdfast.model.config import MS, SECOND, Config
-from holdfast.model.ids import Edge
+from holdfast.model.ids import Edge, Name
 from holdfast.model.notes import Note, StableAgain
 from holdfast.model.topology import Topology
 from holdfast.sim.checker import Checker, Violation
@@ -99,8 +99,8 @@ def source_rows(setup: Setup, stage: str) -> list[tuple[int, Row]]:
 class Simulation:
     def __init__(self, setup: Setup, trace: Trace | None = None) -> None:
         self.setup = setup
-        names = tuple(f"n{i}" for i in range(setup.nodes))
-        spares = tuple(f"n{i}" for i in range(setup.nodes, setup.nodes + setup.spares))
+        names = tuple(Name(f"n{i}") for i in range(setup.nodes))
+        spares = tuple(Name(f"n{i}") for i in range(setup.nodes, setup.nodes + setup.spares))
         self.world = World(
             topology=setup.topology,
             names=names,

@@ -21,7 +21,7 @@ from holdfast.core.reader import Piece, Reader
 from holdfast.core.ready import ChildDied, Effect, Left, Ready, StartStage, StopStage
 from holdfast.model.block import Block
 from holdfast.model.config import MS, SECOND
-from holdfast.model.ids import Address, Edge, Name, driver_of, name_of
+from holdfast.model.ids import Address, Consumer, Edge, Name, asset_id, driver_of, name_of
 from holdfast.model.messages import Fetch
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
@@ -58,10 +58,10 @@ class SparkTask:
 def send_task(
     world: World,
     driver: Address,
-    host: str,
+    host: Name,
     piece: Piece,
     record: Record,
-    consumer: tuple[str, int],
+    consumer: tuple[Consumer, int],
     number: int,
     on_over: Callable[[Errand], None],
 ) -> Process:
@@ -77,7 +77,7 @@ def send_task(
         producer_epoch=place.epoch,
         query=world.topology.query,
     )
-    home = name_of(place.primary) if place.primary else ""
+    home = name_of(place.primary) if place.primary else Name("")
     errand = Errand(asked, piece.shard, home, record.version, world.names, LIMITS, world.now_ns)
     task = SparkTask(world, errand, on_over)
     task.process = process = Process(f"{driver}/{number}", host, task, None)
@@ -127,22 +127,22 @@ class SinkQuery:
         if isinstance(effect, StartStage):
             self.world.call(self.restart_ns, lambda: self._boot_placed(node, effect.epoch))
         elif isinstance(effect, StopStage):
-            child = self.world.processes.get(driver_of(self.spec.id, effect.epoch))
+            child = self.world.processes.get(driver_of(asset_id(self.spec.id), effect.epoch))
             if child is not None and child.stalled_ns <= self.world.now_ns:
                 self.world.crash(child.address)  # one that is frozen cannot be killed: it may wake up later
 
     def _boot_placed(self, node: Process, epoch: int) -> None:
         machine = self.world.node(node.host)
-        if machine is not None and machine is node.machine and machine.stages.get(self.spec.id) == epoch:
-            self._begin(driver_of(self.spec.id, epoch), node.host, epoch, machine.record)
+        if machine is not None and machine is node.machine and machine.stages.get(asset_id(self.spec.id)) == epoch:
+            self._begin(driver_of(asset_id(self.spec.id), epoch), node.host, epoch, machine.record)
 
     def boot(self, record_from: Name) -> None:
         """Of one that no node starts."""
         node = self.world.node(record_from)
         record = node.record if node is not None and node.record.version else self.world.first
-        self._begin(self.spec.id, self.spec.id, self.lives + 1, record)
+        self._begin(self.spec.id, Name(self.spec.id), self.lives + 1, record)  # on a machine of its own
 
-    def _begin(self, address: Address, host: str, epoch: int, record: Record) -> None:
+    def _begin(self, address: Address, host: Name, epoch: int, record: Record) -> None:
         self.lives += 1
         world = self.world
         reader = Reader(self.spec, epoch, world.topology, world.config, record, self.start, world.now_ns)
@@ -172,7 +172,7 @@ class SinkQuery:
 
     def _lost(self, life: SinkLife, after_ns: int) -> None:
         if self.placed:
-            report_dead(self.world, life.process, ChildDied(self.spec.id, life.epoch), after_ns)
+            report_dead(self.world, life.process, ChildDied(asset_id(self.spec.id), life.epoch), after_ns)
         else:
             name = self.world.names[self.lives % len(self.world.names)]
             self.world.call(self.restart_ns, lambda: self.boot(name))
@@ -254,7 +254,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """A `spark.read` of these edges: when, and how long between two tasks. Every piece is fetched twice, as if each
     task had failed at its end."""
 
-    id: str
+    id: Consumer
     edges: tuple[Edge, ...]
     at_ms: int
     pause_ms: int = 150
@@ -288,7 +288,7 @@ class LookQuery:
         self.end = {edge: bounds[edge].next for edge in self.spec.edges}
         world, address = self.world, self.spec.id
         reader = Reader(self.spec, 1, world.topology, world.config, record, start, world.now_ns)
-        process = Process(address, address, reader, None)
+        process = Process(address, Name(address), reader, None)
         world.add(process)
         world.later(process, 5 * MS, lambda: self._follow(process, reader, start))
 
@@ -315,7 +315,7 @@ class LookQuery:
             else:
                 self.world.call(self.look.pause_ms * MS, lambda: self._next(record))
 
-        send_task(self.world, self.spec.id, self.spec.id, piece, record, (self.spec.id, 0), self.tasks, over)
+        send_task(self.world, self.spec.id, Name(self.spec.id), piece, record, (self.spec.id, 0), self.tasks, over)
 
     def _over(self, failed: str) -> None:
         self.done, self.failed = True, failed

@@ -14,7 +14,7 @@ from holdfast.core.ready import BatchDone, ChildDied, Effect, Opened, StageFaile
 from holdfast.core.stage import Phase, RunBatch, StageDriver
 from holdfast.model.block import WATERMARK_MIN, Row
 from holdfast.model.config import MS
-from holdfast.model.ids import Address, Edge, driver_of, stage_edge
+from holdfast.model.ids import Address, Asset, Edge, driver_of, stage_edge
 from holdfast.model.topology import StageSpec
 from holdfast.sim.process import Process
 from holdfast.sim.world import World
@@ -137,7 +137,7 @@ class SourceQuery:
         if isinstance(driver, StageDriver) and driver.phase is Phase.READY:
             self.world.feed(process, event)
 
-    def _parts(self, rows: list[Row], shards: tuple[str, ...]) -> dict[Edge, tuple[Row, ...]]:
+    def _parts(self, rows: list[Row], shards: tuple[Asset, ...]) -> dict[Edge, tuple[Row, ...]]:
         parts: dict[Edge, list[Row]] = {}
         for row in rows:
             parts.setdefault(stage_edge(self.spec.id, shards[row[0] % len(shards)]), []).append(row)

@@ -10,7 +10,7 @@ from random import Random
 from msgspec.structs import replace
 
 from holdfast.model.config import MS, Config
-from holdfast.model.ids import operator_of
+from holdfast.model.ids import Consumer, Name, operator_of
 from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.faults import Fault
@@ -134,7 +134,7 @@ def _topology(rng: Random, shards: int) -> Topology:
         placed=rng.random() < 0.5,
     )
     if rng.random() < 0.15:
-        guest = ReaderSpec(id="g0", edges=(shape.shards[0].outputs[0],), leased=True)
+        guest = ReaderSpec(id=Consumer("g0"), edges=(shape.shards[0].outputs[0],), leased=True)
         return Topology(shards=shape.shards, stages=shape.stages, readers=(*shape.readers, guest))
     return shape
 
@@ -145,7 +145,7 @@ def _looks(rng: Random, topology: Topology, safety_ms: int) -> tuple[Look, ...]:
     edges = [edge for shard in topology.shards for edge in shard.outputs]
     chosen = tuple(sorted(rng.sample(edges, rng.randrange(1, len(edges) + 1))))
     at_ms, pause_ms = rng.randrange(300, safety_ms), rng.choice((20, 150, 250))
-    return (Look(id="b0", edges=chosen, at_ms=at_ms, pause_ms=pause_ms),)
+    return (Look(id=Consumer("b0"), edges=chosen, at_ms=at_ms, pause_ms=pause_ms),)
 
 
 #: Between which steps a driver, or a node, dies: at the first note of this kind after the drawn time.
@@ -172,8 +172,8 @@ def _when(rng: Random, steps: tuple[str, ...], thing: str = "") -> str:
 def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: int) -> list[Fault]:
     at_ms = rng.randrange(100, safety_ms - 100)
     for_ms = rng.choice((30, 150, 400, 700))
-    node = f"n{rng.randrange(nodes)}"
-    other = f"n{rng.randrange(nodes)}"
+    node = Name(f"n{rng.randrange(nodes)}")
+    other = Name(f"n{rng.randrange(nodes)}")
     stage = rng.choice([stage.id for stage in topology.stages if stage.shards])
     reader = rng.choice(topology.readers).id
     match kind:
@@ -190,7 +190,7 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
             return [Fault(kind=kind, at_ms=at_ms, node=node, value=float(rng.choice((-20_000, 500, 20_000))))]
         case "cut" | "cut-one-way":
             if other == node:
-                other = f"n{(int(node[1:]) + 1) % nodes}"
+                other = Name(f"n{(int(node[1:]) + 1) % nodes}")
             target = reader if rng.random() < 0.1 else other
             return [Fault(kind=kind, at_ms=at_ms, node=node, other=target, for_ms=for_ms)]
         case "loss" | "doubling" | "damage":

@@ -16,7 +16,7 @@ from holdfast.core.node import Node
 from holdfast.core.ready import AGAIN, TICK, DiskFull, Effect, Idle, Ready, Received, Spill, Unreachable
 from holdfast.model import found
 from holdfast.model.config import MS, Config
-from holdfast.model.ids import Address, Name, life_of, name_of
+from holdfast.model.ids import Address, Edge, Name, life_of, name_of
 from holdfast.model.messages import Fetch, FetchRefused, Message
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record, first_record
@@ -64,7 +64,7 @@ class World:
         self.unheard: dict[Address, None] = {}
         #: Nodes whose disk takes no more spill.
         self.full: dict[Name, None] = {}
-        self.spill_bytes: dict[tuple[Name, str], int] = {}
+        self.spill_bytes: dict[tuple[Name, Edge], int] = {}
         #: Who is told of every step's notes, and of every message that leaves (to check it; to trace it).
         self.notices: list[Notice] = []
         self.watches: list[Watch] = []

@@ -27,6 +27,7 @@ from typing import Any, TextIO
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.model.ids import Asset
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.spark.hand_over import StageFenced, Stopped
 from holdfast.spark.reasons import Reason
@@ -95,7 +96,7 @@ class Ears:
 class StageProcess:
     def __init__(self, order: dict[str, Any], mouth: Mouth, ears: Ears) -> None:
         self.order = order
-        self.stage_id: str = order["stage"]
+        self.stage_id: Asset = order["stage"]
         self.directory = Path(order["dir"]).resolve()
         self.mouth = mouth
         self.ears = ears

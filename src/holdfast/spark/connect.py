@@ -103,7 +103,7 @@ def _endpoints(text: str) -> dict[Name, str]:
         raise ConfigError(
             'format("holdfast"): endpoints cannot be read', detail=text, hint="Write n0=grpc://host:port,n1=…"
         )
-    return {name.strip(): url.strip() for name, _, url in pairs}
+    return {Name(name.strip()): url.strip() for name, _, url in pairs}
 
 
 def plan_of(run: Run, directory: str = "") -> Plan:

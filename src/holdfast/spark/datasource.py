@@ -54,7 +54,7 @@ from pyspark.sql.types import StructType
 from holdfast.core.reader import Piece
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
-from holdfast.model.ids import Edge, maker_of, name_of
+from holdfast.model.ids import Consumer, Edge, maker_of, name_of
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.record import Record
 from holdfast.runtime.net.transport import Peer
@@ -88,7 +88,7 @@ class HoldfastDataSource(DataSource):
             run=run_of(options),
             directory=directory.removesuffix("run.json"),
             stream=options["stream"],
-            consumer=options.get("consumer", ""),
+            consumer=Consumer(options.get("consumer", "")),
             epoch=_number(options, "epoch", 0),
             parallelism=_number(options, "parallelism", 4),
             max_rows=_number(options, "max_rows", 0),

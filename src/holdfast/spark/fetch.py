@@ -18,7 +18,7 @@ from holdfast.core.reader import Piece
 from holdfast.core.ready import TICK, Ready, Received
 from holdfast.errors import HoldfastError
 from holdfast.model.block import Block
-from holdfast.model.ids import Name
+from holdfast.model.ids import Consumer, Name, name_of
 from holdfast.model.messages import Fetch, Fetched, FetchRefused, Message, Push
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record
@@ -37,7 +37,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What one task reads."""
 
     run: Run
-    consumer: str
+    consumer: Consumer
     epoch: int
     pieces: tuple[Piece, ...]
     #: Who was primary of each shard when this was planned, by which record.
@@ -89,7 +89,7 @@ def _errand(order: Order, piece: Piece, raw: bytes, limits: Limits) -> Errand:
         producer_epoch=order.epochs.get(piece.shard, 0),
         query=order.query,
     )
-    home, now_ns = order.homes.get(piece.shard, ""), time.monotonic_ns()
+    home, now_ns = order.homes.get(piece.shard, Name("")), time.monotonic_ns()
     errand = Errand(asked, piece.shard, home, order.version, tuple(order.run.names), limits, now_ns)
     known = _records.get(raw)
     if known is not None:
@@ -109,7 +109,7 @@ class _Carrier:
         """The answer to what was sent; None: nobody has one, and the errand's timer goes on."""
         for target, message in ready.send:
             if isinstance(message, Fetch):
-                answer = self._fetch(target, message, errand)
+                answer = self._fetch(name_of(target), message, errand)
                 return Received(target, answer) if answer is not None else None
         return self._look(errand.version) if ready.send else None
 

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core.reader import Piece, Reader, rows_of
 from holdfast.errors import HoldfastError
 from holdfast.model.block import WATERMARK_MIN
-from holdfast.model.ids import Edge
+from holdfast.model.ids import Consumer, Edge
 from holdfast.model.plan import Plan
 from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
@@ -41,7 +41,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     stream: str
     #: Empty: each reader gives itself a name, since one DataFrame may be read by several queries.
-    consumer: str
+    consumer: Consumer
     #: 0: not the pipeline's own.
     epoch: int
     parallelism: int

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.ids import Consumer
 from holdfast.model.plan import NEVER_US, Plan, StagePlan, edges_of
 from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
@@ -79,7 +80,7 @@ class Base:
         self.say = say
         self.run = run_options(order)
         #: As whom the warm-up reads.
-        self.guest = f"{stage.id}.warm-{uuid.uuid4().hex[:8]}"
+        self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
         self.master: str = order.get("master") or "local[*]"
         self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})

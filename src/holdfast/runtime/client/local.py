@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DAMAGED, ConfigError, HoldfastError
+from holdfast.model.ids import Name
 from holdfast.runtime.net.security import Security, make_secret
 from holdfast.runtime.net.transport import Caller
 from holdfast.runtime.node import leash
@@ -77,7 +78,7 @@ class LocalNodes:
         environment: dict[str, str] | None = None,
     ) -> None:
         self.directory = directory.resolve()
-        self.names = names
+        self.names = [Name(name) for name in names]
         #: Further settings of every node.
         self.settings = settings or {}
         #: A node that died is started again after so long; None: it stays dead.
@@ -86,7 +87,7 @@ class LocalNodes:
         self.secret_file = self.directory / "secret"
         make_secret(self.secret_file)
         ports = free_ports(2 * len(names))
-        self.endpoints = {name: f"grpc://127.0.0.1:{port}" for name, port in zip(names, ports, strict=False)}
+        self.endpoints = {name: f"grpc://127.0.0.1:{port}" for name, port in zip(self.names, ports, strict=False)}
         self.metrics = dict(zip(names, ports[len(names) :], strict=True))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         #: When each node was found dead.

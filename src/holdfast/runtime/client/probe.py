@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core.reader import Reader
 from holdfast.model.config import Config
-from holdfast.model.ids import Edge
+from holdfast.model.ids import Consumer, Edge, Name
 from holdfast.model.notes import Accepted, Note
 from holdfast.model.plan import Plan, edges_of
 from holdfast.model.record import Record
@@ -35,11 +35,11 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
 class Probe:
     """Follow `operator` from now on."""
 
-    def __init__(self, plan: Plan, operator: str, endpoints: dict[str, str], security: Security) -> None:
+    def __init__(self, plan: Plan, operator: str, endpoints: dict[Name, str], security: Security) -> None:
         self._edges = edges = edges_of(plan.operator(operator))
         self.arrivals: dict[Edge, list[Arrival]] = defaultdict(list)
         self._lock = threading.Lock()
-        self._name = name = f"probe-{time.time_ns()}"
+        self._name = name = Consumer(f"probe-{time.time_ns()}")
         self._peer = Peer(name, endpoints, security, lambda source, message: self._loop.received(source, message))
         record, start = self._begin(sorted(endpoints), edges)
         reader = Reader(
@@ -54,7 +54,7 @@ class Probe:
         self._loop = MachineLoop(reader, self._peer.send, on_notes=self._note, name="probe")
         self._loop.start()
 
-    def _begin(self, names: list[str], edges: tuple[Edge, ...]) -> tuple[Record, dict[Edge, int]]:
+    def _begin(self, names: list[Name], edges: tuple[Edge, ...]) -> tuple[Record, dict[Edge, int]]:
         """The record, and where each edge stands now, from whoever has it."""
         start: dict[Edge, int] = {}
         record: Record | None = None

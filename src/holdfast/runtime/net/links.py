@@ -22,7 +22,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model import messages as m
-from holdfast.model.ids import Address
+from holdfast.model.ids import Address, Name
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.security import Security
 
@@ -76,7 +76,7 @@ class Outgoing:
     """A queue and the thread that empties it. `write` may block and may raise; then the message is lost."""
 
     def __init__(
-        self, name: str, source: Address, write: Callable[[bytes | bytearray], None], on_trouble: OnTrouble
+        self, name: Address, source: Address, write: Callable[[bytes | bytearray], None], on_trouble: OnTrouble
     ) -> None:
         self.name = name
         self.source = source
@@ -144,14 +144,14 @@ class Link:
 
     def __init__(
         self,
-        name: str,
+        name: Name,
         endpoint: str,
         address: Address,
         kind: str,
         security: Security,
         on_message: OnMessage,
         on_trouble: OnTrouble,
-        on_gone: Callable[[str], None] | None = None,
+        on_gone: Callable[[Name], None] | None = None,
     ) -> None:
         rest = (name, endpoint, address, kind, security, on_message, on_trouble)
         self._bulk = _Lane(BULK, *rest)
@@ -179,14 +179,14 @@ class _Lane:
     def __init__(
         self,
         lane: bytes,
-        name: str,
+        name: Name,
         endpoint: str,
         address: Address,
         kind: str,
         security: Security,
         on_message: OnMessage,
         on_trouble: OnTrouble,
-        on_gone: Callable[[str], None] | None = None,
+        on_gone: Callable[[Name], None] | None = None,
         on_again: Callable[[], None] | None = None,
     ) -> None:
         self.lane = lane

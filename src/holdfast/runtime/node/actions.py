@@ -28,7 +28,7 @@ from holdfast.core.node import Node
 from holdfast.core.ready import Left
 from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
-from holdfast.model.ids import operator_of
+from holdfast.model.ids import Consumer, Edge, Name, operator_of
 from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
 from holdfast.model.reasons import FetchReason
@@ -115,7 +115,7 @@ class Actions:
 
     def drain(self, body: dict) -> dict:
         """Move everything away from a node; it stays a member."""
-        name = str(body["name"])
+        name = Name(str(body["name"]))
         if name not in self.process.config.endpoints:
             known = ", ".join(sorted(self.process.config.endpoints))
             raise InputError(f"no node is named {name!r}", detail=f"There are {known}.")
@@ -166,7 +166,7 @@ class Actions:
 
     def leave(self, body: dict) -> dict:
         """A guest will not read these edges any more: what was kept for it alone can go."""
-        self.process.post(Left(str(body["consumer"]), tuple(map(str, body["edges"]))))
+        self.process.post(Left(Consumer(str(body["consumer"])), tuple(Edge(str(edge)) for edge in body["edges"])))
         return {}
 
     def stop(self, body: dict) -> dict:
@@ -209,7 +209,7 @@ class Actions:
             return []
         others = [name for name in sorted(self.process.config.endpoints) if name != self.process.name]
 
-        def tell(name: str) -> str | None:
+        def tell(name: Name) -> str | None:
             try:
                 self.process.caller.call(name, action, {**body, "forwarded": True, "all": False}, timeout=10)
                 return name

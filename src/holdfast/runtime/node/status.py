@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
 from holdfast.core.roles import State
+from holdfast.model.ids import Asset
 from holdfast.model.plan import to_micros
 from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.operators import ShardOperator
@@ -59,7 +60,7 @@ def _percent(load: int | None) -> float | None:
     return None if load is None else round(load / 1e7, 2)
 
 
-def _shard(node: Node, shard: str) -> dict[str, Any]:
+def _shard(node: Node, shard: Asset) -> dict[str, Any]:
     copy = node.host.copies[shard]
     place = node.record.places[shard]
     op = copy.op
