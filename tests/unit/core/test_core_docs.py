@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
 from pathlib import Path
 
@@ -35,6 +36,23 @@ def drawn() -> str:
         + "".join(f"| `{kind}` | {text} |\n" for kind, text in KINDS.items()),
     ]
     return "\n".join(parts)
+
+
+def test_what_shows_a_trap_exists():
+    """Scenarios and planted bugs by their names, rules by their texts."""
+    table = (DOCS / "simulator.md").read_text().partition("## Traps")[2].partition("## Planted bugs")[0]
+    cells = [line.split("|")[3] for line in table.splitlines() if re.match(r"\| \d", line)]
+    assert len(cells) == 9
+    tests, sources = DOCS.parents[1] / "tests", DOCS.parents[1] / "src" / "holdfast"
+    known = {path.stem for path in (tests / "scenarios").glob("*.txt")}
+    for path in (tests / "simulation").glob("mutants_of_*.py"):
+        known |= set(re.findall(r"^def (\w+)\(", path.read_text(), re.MULTILINE))
+    rules = "".join(path.read_text() for part in ("core", "sim") for path in (sources / part).rglob("*.py"))
+    for cell in cells:
+        named, quoted = re.findall(r"`(\w+)`", cell), re.findall(r'"([^"]+)"', cell)
+        assert named or quoted
+        assert set(named) <= known
+        assert all(f'"{text}"' in rules for text in quoted), quoted
 
 
 def test_the_docs_draw_the_tables_of_the_code():
