@@ -8,9 +8,11 @@ ratios within one run are claimed; the machine is shared and noisy.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
@@ -21,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
+#: Two-sided 95% of Student's t, by degrees of freedom.
+T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
 
 
 @dataclass
@@ -105,9 +109,41 @@ def best_of(runs: int, body: Callable[[], float]) -> float:
     return min(body() for _ in range(runs))
 
 
+def interval(values: list[float]) -> tuple[float, float]:
+    """95% of the mean, if rounds are alike; of one round there is none."""
+    if len(values) < 2:
+        return (math.nan, math.nan)
+    half = T95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    return (statistics.mean(values) - half, statistics.mean(values) + half)
+
+
+@dataclass
+class Ratio:
+    """How much larger one arm is than the other, from pairs of rounds: the mean of the logarithms, and its 95%."""
+
+    mean: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(base: list[float], other: list[float]) -> Ratio:
+        logs = [math.log(b / a) for a, b in zip(base, other, strict=True)]
+        low, high = interval(logs)
+        return Ratio(math.exp(statistics.mean(logs)), math.exp(low), math.exp(high))
+
+    def is_at_most(self, goal: float) -> bool:
+        """Only if the upper end is; a single round shows nothing."""
+        return self.high <= goal
+
+    def told(self, goal: float) -> str:
+        """As a percentage more, with its interval, and whether that leaves the goal open."""
+        text = f"{100 * (self.mean - 1):+.1f}% (95%: {100 * (self.low - 1):+.1f} to {100 * (self.high - 1):+.1f})"
+        return text if self.high <= goal or self.low > goal else f"not resolved: {text}"
+
+
 def print_report(report: Report) -> None:
     print(f"\n{report.name}: {report.description}")
-    widths = [max(len(c.claim) for c in report.claims), max(len(c.source) for c in report.claims)]
+    widths = [max((len(getattr(c, name)) for c in report.claims), default=0) for name in ("claim", "source")]
     for c in report.claims:
         verdict = "ok  " if c.holds else "MISS"
         print(f"  {verdict} {c.claim:<{widths[0]}}  {c.source:<{widths[1]}}  {c.measured}  (goal {c.goal})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -28,3 +30,22 @@ def write_files(directory: Path, *, files: int, rows: int, keys: int) -> None:
             }
         )
         pq.write_table(table, directory / f"{number:05d}.parquet")
+
+
+def write_plain_files(directory: Path, *, files: int, rows: int, keys: int, sets: int = 20) -> None:
+    """The same for a long run, written fast: neither encoded nor compressed, with the keys of `sets` files in turns."""
+    directory.mkdir(parents=True)
+    made = []
+    for number in range(min(sets, files)):
+        rng = np.random.default_rng(number)
+        times = np.sort(rng.integers(0, FILE_US, rows))
+        made.append((times, rng.integers(0, keys, rows), rng.integers(40, 1500, rows)))
+    began = int(time.time()) - files
+    for number in range(files):
+        times, src, size = made[number % sets]
+        micros = pa.array(START_US + number * FILE_US + times).cast(pa.timestamp("us", tz="UTC"))
+        file = directory / f"{number:05d}.parquet"
+        pq.write_table(
+            pa.table({"ts": micros, "src": src, "bytes": size}), file, use_dictionary=False, compression="none"
+        )
+        os.utime(file, (began + number, began + number))  # a source takes them by their age

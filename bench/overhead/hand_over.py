@@ -10,7 +10,6 @@ what else the machine does meanwhile hits both. A batch is timed from `RunBatch`
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Report, scratch
+from bench.harness import Report, interval, scratch
 
 DESCRIPTION = "milliseconds of one batch from delivery to seal, before and after deliver was made the prepare"
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +30,6 @@ SIZE, QUICK_SIZE = (5, 200, 60), (1, 100, 50)
 LIMIT_S = 600.0
 PAUSE_S = 0.03
 PACES = ("paced", "back to back")
-#: Two-sided 95% of Student's t, by degrees of freedom.
-T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
 
 
 @contextmanager
@@ -77,14 +74,6 @@ def _row(number: int, arm: str, pace: str, took: list[float]) -> dict[str, Any]:
     }
 
 
-def _interval(values: list[float]) -> tuple[float, float]:
-    """95% of the mean, if rounds are alike; of one round there is none."""
-    if len(values) < 2:
-        return (math.nan, math.nan)
-    half = T95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return (statistics.mean(values) - half, statistics.mean(values) + half)
-
-
 def run(quick: bool) -> Report:
     report = Report("overhead/hand_over", DESCRIPTION)
     rounds, batches, warm = QUICK_SIZE if quick else SIZE
@@ -108,7 +97,7 @@ def _claims(report: Report, rows: list[dict[str, Any]]) -> None:
         before, after = ([r[name] for r in mine if r["arm"] == arm] for arm in ("before", "after"))
         ratios = [b / a for a, b in zip(before, after, strict=True)]
         ratio = statistics.median(after) / statistics.median(before)
-        low, high = _interval(ratios)
+        low, high = interval(ratios)
         text = f"{ratio:.2f}: {statistics.median(before):.1f} -> {statistics.median(after):.1f} ms"
         text += f", 95% of rounds' mean {low:.2f} to {high:.2f}"
         report.claim(
