@@ -9,7 +9,7 @@ from mutants import MUTANTS, load, planted
 
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
-from holdfast.sim.swarm import SWARM, heavy, skewed, swarm_setup, switching
+from holdfast.sim.swarm import SWARM, fragile, heavy, skewed, swarm_setup, switching
 
 load()
 #: Bugs that only some faults bring out are looked for among those; the rest among all.
@@ -37,6 +37,8 @@ HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_o
 SWITCHING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_modes"}
 #: Bugs in measuring load: looked for where it is uneven.
 SKEWED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_load"}
+#: Bugs in gaps: looked for where there are operators that nobody backs up.
+FRAGILE = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_gaps"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {"fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over"}
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -52,7 +54,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
         for seed in range(limit):
             setup = swarm_setup(seed, kinds=FOCUS.get(name, SWARM))
             setup = heavy(setup) if name in HEAVY else switching(setup) if name in SWITCHING else setup
-            setup = skewed(setup) if name in SKEWED else setup
+            setup = skewed(setup) if name in SKEWED else fragile(setup) if name in FRAGILE else setup
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

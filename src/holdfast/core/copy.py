@@ -5,6 +5,10 @@ that was retained. The order of input is fixed: the next block comes from the ed
 lowest, ties by edge id. If that edge has none, the copy waits, however much the others hold; so what it emits, and
 at which positions, is a function of its input edges alone.
 
+A copy may have to start empty (mode `none`, after a failure): it lands when it is known for every input where that goes
+on, and from which event time on everything will be there (`gap`). Windows that begin before that are not emitted, and
+its output begins with a block that says so. A copy that comes upon such a block hides what it touches, and hands it on.
+
 A copy never talks to anyone: `core/host.py` feeds it and sends what it made.
 """
 
@@ -19,7 +23,7 @@ from holdfast.core.roles import CHANGES, RISING, Change, Condition
 from holdfast.errors import HoldfastError, InvariantError, check
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.messages import Capture
@@ -43,8 +47,8 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "condition", "consumed_since", "gauge", "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "spec",
-        "watermark", "why",
+        "condition", "consumed_since", "gap", "gauge", "highest", "inboxes", "inputs", "op", "outputs", "pasted",
+        "pasting", "replays", "spec", "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -61,6 +65,12 @@ class Copy:
         ]
         #: The shard's own watermark: the lowest of its inputs.
         self.watermark = WATERMARK_MIN
+        #: Windows that begin before this event time are not emitted: rows of them are missing.
+        self.gap = 0
+        #: The highest event time that may have been consumed.
+        self.highest = WATERMARK_MIN
+        #: It makes again what an earlier copy made, which may have come further: it needs the same input.
+        self.replays = False
         #: (epoch, round) of the last capture in this image.
         self.pasted = (0, 0)
         #: Elements consumed since the last capture was taken.
@@ -78,6 +88,11 @@ class Copy:
     def based(self) -> bool:
         """Is this running state, or an image that the record may name?"""
         return self.condition not in RISING
+
+    @property
+    def landing(self) -> bool:
+        """It started empty, and it is not known yet where its inputs go on."""
+        return self.condition is Condition.LANDING
 
     def change(self, change: Change) -> None:
         """The one place where the condition of a copy changes."""
@@ -118,13 +133,21 @@ class Copy:
         for queue in self.outputs:
             if not queue.has_room():
                 return None
-        block = source.queue.popleft()
+        block = source.queue[0]
+        holds = block.start == source.position
+        if block.jumps and not holds and self.replays:
+            self.change(Change.CUT_OFF)
+            return None
         check(
-            block.start == source.position,
+            holds or (block.jumps and block.start > source.position),
             "a shard's input has a hole",
             f"{self.id} {source.edge}: {block.start} != {source.position}",
         )
-        lowest = min(block.watermark if i is source else i.watermark for i in self.inputs)
+        source.queue.popleft()
+        to = block.gap.to if block.gap else 0
+        self.op.hide(max(to, self.gap))
+        mark = max(block.watermark, source.watermark)
+        lowest = min(mark if i is source else i.watermark for i in self.inputs)
         try:
             rows = self.op.step(source.edge, block.rows, lowest)
         except InvariantError:
@@ -136,18 +159,66 @@ class Copy:
             self.why = f"{self.id} cannot take [{block.start}, {block.end}) of {source.edge}{batch}: {error}"
             return None
         source.position = block.end
-        source.watermark = block.watermark
+        source.watermark = mark
+        self.highest = max(self.highest, block.highest)
         self.consumed_since += block.end - block.start
+        hidden = self.hide(to)
         if lowest == self.watermark and not any(map(len, rows)):
-            return []
+            return hidden
         self.watermark = lowest
-        promised = lowest if lowest >= WATERMARK_MAX else max(WATERMARK_MIN, lowest - self.op.lag)
-        return [(queue, queue.append(made, promised)) for queue, made in zip(self.outputs, rows, strict=True)]
+        return hidden + self._emit(rows)
+
+    def _emit(self, rows: tuple[Rows, ...], gap: Gap | None = None) -> list[tuple[OutputQueue, Block]]:
+        promised, highest = self.promised, self.reach() - 1
+        made = zip(self.outputs, rows, strict=True)
+        return [(queue, queue.append(each, promised, highest, gap)) for queue, each in made]
+
+    @property
+    def promised(self) -> int:
+        """The watermark of its output."""
+        mark = self.watermark
+        return mark if mark >= WATERMARK_MAX else max(WATERMARK_MIN, mark - self.op.lag)
+
+    def reach(self, to: int = 0) -> int:
+        """No row of its output, nor of that of a copy that consumed input up to `to`, is as late as this or later."""
+        return self.op.after(max(to, self.gap, self.highest + 1))
+
+    # --- gaps
+
+    def hide(self, to: int) -> list[tuple[OutputQueue, Block]]:
+        """Input before this event time is missing: what it has a part in is not emitted; say so on every output."""
+        if to <= self.gap:
+            return []
+        self.gap = to
+        self.op.hide(to)
+        return self._emit(((),) * len(self.outputs), Gap(self.op.after(to)))
+
+    def start_empty(self, base: int) -> None:
+        """Know nothing, and number what is emitted from `base` on."""
+        self.change(Change.STARTS_EMPTY)
+        self.replays = False
+        for queue in self.outputs:
+            queue.begin(base)
+
+    def land(self, to: int) -> list[tuple[OutputQueue, Block]]:
+        """It is known where every input goes on; what an earlier copy may have consumed lies before `to`."""
+        self.change(Change.LANDS)
+        self.gap, self.highest = to, to - 1
+        self.op.hide(to)
+        self.watermark = min(i.watermark for i in self.inputs)
+        rows = self.op.step(self.inputs[0].edge, (), self.watermark)
+        check(not any(map(len, rows)), "an empty shard has made rows", self.id)
+        return self._emit(rows, Gap(self.op.after(to), jump=True))
 
     def seal(self, edge: Edge, commit: CommitRecord) -> Block | None:
         """A committed batch gets its positions here. An image may have its effect already: then it is not kept."""
         inbox = self.inboxes[edge]
+        landing = inbox.landing
         block = inbox.seal(commit)
+        if landing:  # that batch, or the next one, is where the edge goes on
+            here = self.input(edge)
+            here.position = block.start if block else inbox.next
+            here.watermark = max(here.watermark, WATERMARK_MIN if block else commit.watermark)
         if block is not None:
             inbox.drop(self.input(edge).position)
         return block
@@ -199,6 +270,7 @@ class Copy:
         for queue in self.outputs:
             queue.paste(head.outputs[queue.edge], head.scan == 0)
         self.watermark = min(i.watermark for i in self.inputs)
+        self.gap, self.highest = head.gap
         self.pasted = (head.epoch, head.round)
         return sealed
 
@@ -206,6 +278,8 @@ class Copy:
         """Start to run: from the image, over the retained input. Readers on a lease get a new one."""
         self.change(Change.RUNS)
         self.op.restore()
+        self.op.hide(self.gap)
+        self.replays = True
         self.consumed_since = 0
         self.gauge = Gauge()
         for queue in self.outputs:

@@ -30,6 +30,7 @@ class Feed:
         "epoch",
         "heard_ns",
         "next",
+        "paused",
         "query",
         "seat",
     )
@@ -45,6 +46,7 @@ class Feed:
         bare: bool = False,
         query: str = "",
         seat: Seat = NO_SEAT,
+        paused: bool = False,
     ) -> None:
         self.edge = edge
         self.consumer = consumer
@@ -58,8 +60,14 @@ class Feed:
         #: Which copy of a consuming shard this is; "" for a reader.
         self.seat = seat
         self.heard_ns = 0
+        #: This consumer starts empty, and does not know from where: it asks for that, and for nothing else.
+        self.paused = paused
 
-    def subscribe(self, producer: Address | None, now_ns: int, ready: Ready) -> None:
+    def start(self, at: int) -> None:
+        """An empty start: this is where the edge goes on."""
+        self.next, self.paused = at, False
+
+    def subscribe(self, producer: Address | None, now_ns: int, ready: Ready, *, paused: bool = False) -> None:
         self.heard_ns = now_ns
         self.asked = self.next
         if producer is not None:
@@ -72,15 +80,19 @@ class Feed:
                 bare=self.bare,
                 query=self.query,
                 seat=self.seat,
+                paused=paused or self.paused,
             )
             ready.send.append((producer, message))
 
     def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
-        """The blocks that continue what is here. A hole asks again. (The fence has seen its epoch.)"""
+        """The blocks that continue what is here. A hole asks again, unless an empty start says that what was in it is
+        lost. (The fence has seen its epoch.)"""
+        if self.paused:
+            return []  # of an earlier life of this consumer
         self.heard_ns = now_ns
         taken = []
         for block in message.blocks:
-            if block.start == self.next:
+            if block.start == self.next or (block.jumps and block.start > self.next):
                 taken.append(block)
                 self.next = block.end
             elif block.start > self.next:
@@ -96,11 +108,13 @@ class Feed:
 class Tap:
     """A producer's end for one consumer: how far it has streamed, and how far it may."""
 
-    __slots__ = ("address", "bare", "cursor", "epoch", "limit")
+    __slots__ = ("address", "asked", "bare", "cursor", "epoch", "limit")
 
     def __init__(self) -> None:
         self.address: Address = ""
         self.epoch = 0
+        #: Where the consumer stood when it last spoke; how far it was sent; how far it may be.
+        self.asked = 0
         self.cursor = 0
         self.limit = 0
         self.bare = False
@@ -108,7 +122,7 @@ class Tap:
     def point(self, address: Address, message: Subscribe, credit_max: int) -> None:
         self.address = address
         self.epoch = message.epoch
-        self.cursor = message.at
+        self.asked = self.cursor = message.at
         self.limit = message.at + credit_max
         self.bare = message.bare
 

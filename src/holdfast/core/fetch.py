@@ -5,6 +5,9 @@ question about rows that are still to be made (by a new primary, again) is kept 
 answered when the rows are there, when the shard leaves this node, when its consumer is fenced, or when its time is up.
 So no driver polls, and nobody waits without a limit.
 
+Rows that were lost with a shard in mode `none` are not waited for: of a piece that begins before an empty start a task
+gets what there is, from the gap on, once the reader whose task it is has said that it knows of the gap.
+
 A fetch changes nothing but leases: a guest that fetches is there, and what it has yet to fetch must not lapse.
 """
 
@@ -83,12 +86,20 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
     if runner is None or runner.epoch < asked.producer_epoch:
         return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary if shard in places else None)
     host.renew_leases(asked.consumer, now_ns)
+    if runner.copy.landing:
+        return None
     queue = runner.outlet.queue(asked.edge)
-    if asked.start < queue.trimmed:
-        return _refuse(asked, FetchReason.TRIMMED, first=queue.trimmed)
+    start = asked.start
+    if start < queue.trimmed:
+        passed = queue.landed >= 0 and runner.outlet.has_passed(asked.edge, asked.consumer, queue.landed)
+        if passed is None or queue.landed < 0:
+            return _refuse(asked, FetchReason.TRIMMED, first=queue.trimmed)
+        if not passed:
+            return None  # whoever follows the edge for this consumer must know of the gap before it gets less
+        start = min(queue.landed, asked.end)
     if queue.next < asked.end:
         return None
-    blocks = queue.between(asked.start, asked.end)
+    blocks = queue.between(start, asked.end)
     if blocks is None:
         return _refuse(asked, FetchReason.POSITION)
     return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=runner.epoch, blocks=blocks)

@@ -68,7 +68,9 @@ class HandOver:
         for shard in message.shards:
             edge = stage_edge(message.stage, shard)
             if message.last is not None:
-                self._seal(copies[shard], message.stage, message.last, ready)
+                self._seal(copies[shard], message.stage, message.last, now_ns, ready)
+            else:
+                self._tell(copies[shard], edge, None, now_ns, ready)
             rows = message.parts.get(edge, ())
             digest = copies[shard].inboxes[edge].hold(message.batch, message.epoch, message.attempt, rows)
             if digest is None:
@@ -98,7 +100,7 @@ class HandOver:
         done: dict[Asset, int] = {}
         for shard, since in message.shards.items():
             if shard in self.host.copies and places[shard].since == since:
-                self._seal(self.host.copies[shard], message.stage, message.commit, ready)
+                self._seal(self.host.copies[shard], message.stage, message.commit, now_ns, ready)
                 done[shard] = since
         ready.send.append(
             (
@@ -113,13 +115,19 @@ class HandOver:
             )
         )
 
-    def _seal(self, copy: Copy, stage: Asset, commit: CommitRecord, ready: Ready) -> None:
+    def _seal(self, copy: Copy, stage: Asset, commit: CommitRecord, now_ns: int, ready: Ready) -> None:
         edge = stage_edge(stage, copy.id)
         block = copy.seal(edge, commit)
-        if block is None:
-            return
-        ready.notes.append(notes.Sealed(copy.id, edge, self.host.seat, block))
-        ready.again = True
+        if block is not None:
+            ready.notes.append(notes.Sealed(copy.id, edge, self.host.seat, block))
+            ready.again = True
+        self._tell(copy, edge, commit, now_ns, ready)
+
+    def _tell(self, copy: Copy, edge: Edge, commit: CommitRecord | None, now_ns: int, ready: Ready) -> None:
+        """Tell a running copy that the stage has spoken, under the present place."""
+        runner = self.host.runners.get(copy.id)
+        if runner is not None:
+            runner.on_heard(edge, commit, now_ns, ready)
 
     def on_again(self, now_ns: int, ready: Ready) -> None:
         """Step what was sealed: the driver, which has been told that it is, need not wait for it."""

@@ -18,6 +18,7 @@ from holdfast.core.runner import Runner
 from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model import notes
+from holdfast.model.block import base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, Subscribe
@@ -106,6 +107,8 @@ class Host:
             case Action.PROMOTE:
                 self.copies[shard].change(Change.NAMED)
                 self._promote(shard, place, now_ns, ready)
+            case Action.LAND:
+                self._land(shard, place, now_ns, ready)
             case Action.RETARGET:
                 self._retarget(shard, place, now_ns, ready)
             case Action.DEMOTE:
@@ -135,6 +138,21 @@ class Host:
         self.copies[shard].demote()  # it handed over, missed that it was backup, and is primary again
         self._promote(shard, place, now_ns, ready)
 
+    def _land(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        """Start empty, in a mode that lets it; if this copy has at this epoch, go on."""
+        runner = self.runners.get(shard)
+        if runner is not None and runner.epoch == place.epoch:
+            runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
+            return
+        if shard in self.copies:
+            self._forget(shard, ready)
+            ready.notes.append(notes.Dropped(shard, self.seat, place.epoch))
+        copy = self.copies[shard] = self._new_copy(shard, based=True)
+        for inbox in copy.inboxes.values():
+            inbox.based, inbox.landing = False, True
+        copy.start_empty(base_of(place.epoch))
+        self._run(shard, place, now_ns, ready)
+
     def _forget(self, shard: Asset, ready: Ready) -> None:
         """A copy goes: so do its files, and what was on its way to it."""
         self.runners.pop(shard, None)
@@ -153,7 +171,8 @@ class Host:
         copy = self.copies[shard]
         ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
         make_guard = maker(copy, self.config, self.pace)
-        self.runners[shard] = runner = Runner(copy, place, self.topology, self.config, make_guard)
+        make_op = lambda: self.factory(copy.spec)  # noqa: E731
+        self.runners[shard] = runner = Runner(copy, place, self.topology, self.config, make_guard, make_op)
         runner.on_record(self.record, now_ns, ready)
         runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
 
@@ -195,10 +214,9 @@ class Host:
                 ready.notes.append(notes.Refused(shard, message.edge, behind.said, behind.known))
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
-        for shard in self.topology.readers_of(message.edge):
-            runner = self.runners.get(shard)
-            if runner is not None:
-                runner.on_here(message)
+        runner = self.runners.get(Asset(message.consumer))
+        if runner is not None:
+            runner.on_here(message, now_ns, ready)
 
     # --- captures
 
@@ -332,6 +350,7 @@ class Host:
             queue.edge: EdgeState(trimmed=queue.trimmed, next=queue.next, watermark=runner.copy.watermark)
             for runner in self.runners.values()
             for queue in runner.copy.outputs
+            if not runner.copy.landing
         }
 
     def reports(self) -> list[Message]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast.errors import InvariantError
 from holdfast.model import notes
+from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Consumer, Edge
 
 #: Notes that a story has, and things that have one.
@@ -27,6 +28,11 @@ STORY_MAX = 40
 STORIES_MAX = 4_096
 #: Fields that hold rows.
 _BULKY = frozenset(("block", "blocks"))
+
+
+def _follows(block: Block, at: int) -> bool:
+    """Is it what comes at this position, or an empty start that passes over what was lost there?"""
+    return block.start == at or (block.jumps and block.start > at)
 
 
 class Invariants:
@@ -112,8 +118,8 @@ class Invariants:
         self._runs(note, "emitted by a copy that is not primary")
         key, block = ("run", note.shard, note.edge, "emitted"), note.block
         known = self._marks.get(key, block.start)
-        if block.start != known:
-            self._fail("positions have a gap", note, known)
+        if not _follows(block, known):
+            self._fail("positions have a hole", note, known)
         self._marks[key] = block.end
 
     def _captured(self, note: notes.Captured) -> None:
@@ -144,8 +150,8 @@ class Invariants:
         at, newest = self._accepted.get(key, (block.start, 0))
         if note.epoch < newest:
             self._fail("rows from a fenced copy", note, f"epoch {newest}")
-        if block.start != at:
-            self._fail("positions have a gap", note, at)
+        if not _follows(block, at):
+            self._fail("positions have a hole", note, at)
         self._accepted[key] = (block.end, note.epoch)
 
     def _reader_acked(self, note: notes.ReaderAcked) -> None:

@@ -28,6 +28,14 @@ class Operator(Protocol):
         """
         ...
 
+    def hide(self, to: int) -> None:
+        """From now on emit nothing that rows before event time `to` could have a part in: some of them are missing."""
+        ...
+
+    def after(self, to: int) -> int:
+        """No row that input before event time `to` had a part in has this event time or a later one."""
+        ...
+
     def delta_ns(self) -> int:
         """What a delta would take now, as measured so far."""
         ...

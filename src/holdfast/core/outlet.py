@@ -30,7 +30,7 @@ def spill(copy: Copy, ready: Ready) -> None:
 
 
 class Outlet:
-    __slots__ = ("config", "copy", "epoch", "taps", "topology")
+    __slots__ = ("bound", "config", "copy", "epoch", "taps", "topology")
 
     def __init__(self, copy: Copy, epoch: int, topology: Topology, config: Config) -> None:
         self.copy = copy
@@ -38,6 +38,8 @@ class Outlet:
         self.topology = topology
         self.config = config
         self.taps: dict[tuple[Edge, Consumer, Seat], Tap] = {}
+        #: Earlier copies of this shard have consumed nothing from this event time on that this one has not.
+        self.bound = 0
 
     @property
     def id(self) -> Asset:
@@ -98,12 +100,11 @@ class Outlet:
             self.refuse(source, message, newest, ready)
             return False
         if message.paused:
-            first = queue.acks.get(consumer, queue.trimmed)
-            ready.send.append((source, Here(edge=edge, epoch=self.epoch, first=max(first, queue.trimmed))))
+            self._say_where(source, message, queue, ready)
             return False
-        if message.at < queue.trimmed:
+        if message.at < queue.trimmed and queue.landed < 0 and not self.copy.landing:
             if consumer in self.topology.shard:  # overtaken by what it has acknowledged since; never left unanswered
-                ready.send.append((source, Here(edge=edge, epoch=self.epoch, first=queue.trimmed)))
+                ready.send.append((source, Here(edge=edge, epoch=self.epoch, consumer=consumer, first=queue.trimmed)))
                 return False
             ready.notes.append(notes.Gone(self.id, edge, consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=edge, epoch=self.epoch, first=queue.trimmed)))
@@ -120,6 +121,27 @@ class Outlet:
         ready.notes.append(notes.Trimmed(self.id, edge, queue.trimmed))
         spill(self.copy, ready)
         return True
+
+    def _say_where(self, source: Address, message: Subscribe, queue: OutputQueue, ready: Ready) -> None:
+        """From where a consumer could go on; whoever ran it before gets nothing that is made after this was said."""
+        self._forget_older(message.edge, message.consumer, message.epoch)
+        tap = self.taps.setdefault((message.edge, message.consumer, message.seat), Tap())
+        tap.epoch = max(tap.epoch, message.epoch)
+        here = Here(
+            edge=message.edge,
+            epoch=self.epoch,
+            consumer=message.consumer,
+            first=max(queue.acks.get(message.consumer, 0), queue.trimmed),
+            next=queue.next,
+            watermark=self.copy.promised,
+            to=self.copy.reach(self.bound),
+        )
+        ready.send.append((source, here))
+
+    def has_passed(self, edge: Edge, consumer: Consumer, position: int) -> bool | None:
+        """Has this consumer said that it stands behind this position? None: it does not follow this edge."""
+        found = [tap.asked for key, tap in self.taps.items() if key[:2] == (edge, consumer)]
+        return any(at > position for at in found) if found else None
 
     def _forget_older(self, edge: Edge, consumer: Consumer, epoch: int) -> None:
         """A consumer in a new epoch: whoever ran it before gets nothing more."""

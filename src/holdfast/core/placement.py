@@ -7,6 +7,9 @@ backup only when the primary has reported that it holds everything, so the recor
 not take over. A shard whose only holder is suspected stays where it is: nobody else could run it, and the suspicion
 may be false; it is lost only when that node shows itself in a new life.
 
+A shard in a mode that lets it (`none`) goes to another node at once, where it starts empty (`Place.empty`). One in a
+mode that promises its state never does: it is lost, and the record says so.
+
 A mode without a backup (`none`) begins with the record that drops the backup, never before: until a primary has that
 record it acknowledges only what the backup holds. A mode with one is in force (`Place.mode`) from the record on that
 names the backup. To leave a draining node a shard gets a second copy in any mode, until it has moved.
@@ -19,8 +22,8 @@ import msgspec
 from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
-from holdfast.model.protection import MODES, Protection
-from holdfast.model.record import Record
+from holdfast.model.protection import MODES, OnFailure, Protection
+from holdfast.model.record import Place, Record
 
 #: A tenth of what a node has to do is noise: smaller differences move nothing.
 NOISE = 10
@@ -147,6 +150,8 @@ def _leave(made: Draft, name: Name, *, gone_for_good: bool) -> None:
         primary, epoch, moving = place.primary, place.epoch, place.moving and backup is not None
         if primary and name_of(primary) == name and backup:
             primary, backup, epoch, moving = backup, None, epoch + 1, False
+        elif primary and name_of(primary) == name and _may_start_empty(place):
+            primary, joining, moving = None, None, False  # `_protect` finds a node for it
         made.put(asset, primary=primary, backup=backup, joining=joining, epoch=epoch, moving=moving)
 
 
@@ -224,6 +229,8 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         _run_stage(made, asset, reports)
         return
     if place.primary is None:
+        if _may_start_empty(place):
+            _start_empty(made, asset)
         return
     leaves, mode = name_of(place.primary) in made.leaving, made.mode_of(asset)
     if not MODES[mode].has_backup:
@@ -244,6 +251,18 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
             made.put(asset, joining=_seat(made, asset, name), moving=False)
     elif leaves:
         made.put(asset, moving=True)
+
+
+def _may_start_empty(place: Place) -> bool:
+    """Does the mode in force let it go on without what it knew? That of a ledger or a protected shard never does."""
+    return not place.is_stage and MODES[place.mode].on_failure is OnFailure.EMPTY
+
+
+def _start_empty(made: Draft, asset: Asset) -> None:
+    name = _lightest(made, asset, without=(), runs=True)
+    if name:
+        epoch = made.places[asset].epoch + 1
+        made.put(asset, primary=_seat(made, asset, name), epoch=epoch, empty=epoch)
 
 
 def _may_join(made: Draft, asset: Asset) -> bool:

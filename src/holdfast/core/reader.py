@@ -5,6 +5,9 @@ The latest offset is the end of what this reader has heard of without a hole, so
 the shard behind it: a silent shard simply reports what was there before. `commit` is the acknowledgement; it is
 cumulative, so one that is skipped or comes twice does no harm.
 
+Where a shard started empty, rows are missing: the reader says from which event time on (the watermark at what it has
+committed) and up to which, and goes on.
+
 A guest (not a sink of the pipeline) holds a lease. Once that has lapsed, what it wanted may be gone: then `lost`
 says where the edge starts now, and the reader stops rather than skip rows. It also stops where a producer bars it.
 """
@@ -19,10 +22,11 @@ from holdfast.core.feed import Feed
 from holdfast.core.fence import Behind, Fence, hand_to
 from holdfast.core.ready import Ready, Received, Tick
 from holdfast.model import notes
-from holdfast.model.block import Block
+from holdfast.model.block import WATERMARK_MIN, Block, elements
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Edge, Seat
 from holdfast.model.messages import Barred, Data, Pull, Push, Trimmed
+from holdfast.model.parts import GapFound
 from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec, Topology
@@ -54,6 +58,7 @@ class Reader:
         record: Record,
         start: dict[Edge, int],
         now_ns: int,
+        marks: dict[Edge, int] | None = None,
     ) -> None:
         self.spec = spec
         self.topology = topology
@@ -65,6 +70,8 @@ class Reader:
         }
         #: What is not committed yet, without rows.
         self.buffers: dict[Edge, deque[Block]] = {e: deque() for e in spec.edges}
+        #: Watermark of each edge at what is committed.
+        self.marks = dict.fromkeys(spec.edges, WATERMARK_MIN) | (marks or {})
         #: Edges whose rows are gone (the lease lapsed), and where they start now.
         self.lost: dict[Edge, int] = {}
         #: Edges whose producer will not serve this reader, and why.
@@ -116,7 +123,18 @@ class Reader:
     def on_data(self, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
         feed = self.feeds.get(message.edge)
         if feed is not None:
-            self.buffers[message.edge].extend(feed.take(message, source, now_ns, ready))
+            taken = feed.take(message, source, now_ns, ready)
+            self.buffers[message.edge].extend(taken)
+            for block in taken:
+                if block.gap is not None:
+                    self._keep(message.edge, block.start, block.gap.to, ready)
+
+    def _keep(self, edge: Edge, position: int, to: int, ready: Ready) -> None:
+        """Between what is committed and `to` rows may be missing. It is on disk before anybody hears that this reader
+        knows, so before a task of it may get less than it asks for."""
+        gap = GapFound(consumer=self.spec.id, edge=edge, position=position, start=self.marks[edge], to=to)
+        ready.persist.append((gap.key, gap))
+        ready.notes.append(notes.Missing(self.spec.id, edge, position, gap.start, to))
 
     def refuse_data(self, source: Address, message: Data, behind: Behind, ready: Ready) -> None:
         ready.notes.append(notes.Refused(self.spec.id, message.edge, behind.said, behind.known))
@@ -142,10 +160,15 @@ class Reader:
             first = start[edge]
             known = [b for b in self.buffers[edge] if first <= b.start and b.end <= last]
             whole = bool(known) and known[0].start == first and known[-1].end == last
-            rows = sum(map(rows_of, known)) if whole else last - first
+            rows = sum(map(rows_of, known)) if whole else elements(first, last)
             if rows:
                 found.append(Piece(edge=edge, shard=self.topology.producer[edge], start=first, end=last, rows=rows))
         return found
+
+    def marks_at(self, offsets: dict[Edge, int]) -> dict[Edge, int]:
+        """The watermark of each edge at these offsets, or a lower one where it is not known."""
+        known = {e: [b.watermark for b in self.buffers[e] if b.end <= at] for e, at in offsets.items()}
+        return {edge: max(self.marks[edge], *found) if found else self.marks[edge] for edge, found in known.items()}
 
     def commit(self, offsets: dict[Edge, int], now_ns: int) -> Ready:
         """The sink has everything before these offsets, for good."""
@@ -157,7 +180,7 @@ class Reader:
             feed.ack = position
             buffer = self.buffers[edge]
             while buffer and buffer[0].end <= position:
-                buffer.popleft()
+                self.marks[edge] = max(self.marks[edge], buffer.popleft().watermark)
             ready.notes.append(notes.ReaderAcked(self.spec.id, edge, position))
             feed.subscribe(self.producers.get(edge), now_ns, ready)
         return ready

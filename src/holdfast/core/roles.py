@@ -31,6 +31,8 @@ class Role(Enum):
     BACKUP = "backup"
     PRIMARY = "primary"
     MOVING = "primary, moving"
+    EMPTY = "primary, empty"
+    EMPTY_MOVING = "primary, empty, moving"
 
 
 class Action(Enum):
@@ -40,6 +42,7 @@ class Action(Enum):
     REJOIN = "drop, then join"
     KEEP = "keep the image"
     PROMOTE = "step the image over the retained input, at the new epoch"
+    LAND = "start empty behind a gap (if it has at this epoch: go on)"
     RETARGET = "go on; capture for the new targets"
     DEMOTE = "stop; the state at the hand-over is the image"
     DROP = "drop the copy"
@@ -69,6 +72,8 @@ TRANSITIONS: dict[tuple[State, Role], tuple[State, Action]] = {
     (State.YIELDING, Role.BACKUP): (State.BACKUP, Action.DEMOTE),
     (State.YIELDING, Role.PRIMARY): (State.PRIMARY, Action.RETARGET),
     (State.YIELDING, Role.MOVING): (State.YIELDING, Action.RETARGET),
+    **{(state, Role.EMPTY): (State.PRIMARY, Action.LAND) for state in State},
+    **{(state, Role.EMPTY_MOVING): (State.YIELDING, Action.LAND) for state in State},
 }
 
 
@@ -81,7 +86,9 @@ class Condition(Enum):
     HOLDING = "holds what completes it"
     COMPLETE = "complete"
     HOLLOW = "hollow"
+    LANDING = "started empty, asks where its inputs go on"
     RUNNING = "running"
+    CUT_OFF = "input that it must take again is lost"
     FAILED = "stands still"
     TORN = "torn"
 
@@ -93,6 +100,9 @@ class Change(Enum):
     PASTE_FAILED = "a paste fails: the state is of no position"
     NAMED = "the record names it"
     RUNS = "it runs"
+    STARTS_EMPTY = "it starts empty in the middle of its stream"
+    LANDS = "it is known where every input goes on"
+    CUT_OFF = "input that it must take again is lost"
     REFUSED = "its operator cannot take the next block"
     TORN = "its operator fails in the middle of a block: the state is of no position"
     STOPS = "it hands over and becomes an image"
@@ -112,6 +122,10 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.COMPLETE, Change.HELD_LAST): Condition.HOLDING,
     (Condition.COMPLETE, Change.NAMED): Condition.COMPLETE,
     (Condition.COMPLETE, Change.RUNS): Condition.RUNNING,
+    (Condition.COMPLETE, Change.STARTS_EMPTY): Condition.LANDING,
+    (Condition.CUT_OFF, Change.STARTS_EMPTY): Condition.LANDING,
+    (Condition.LANDING, Change.LANDS): Condition.RUNNING,
+    (Condition.RUNNING, Change.CUT_OFF): Condition.CUT_OFF,
     (Condition.HOLLOW, Change.HELD_PART): Condition.FILLING,
     (Condition.HOLLOW, Change.HELD_LAST): Condition.HOLDING,
     (Condition.HOLLOW, Change.NAMED): Condition.HOLLOW,
@@ -126,6 +140,8 @@ RISING = frozenset((Condition.EMPTY, Condition.SCANNING, Condition.FILLING))
 
 
 def role_of(seat: Seat, place: Place) -> Role:
+    if place.primary == seat and place.starts_empty:
+        return Role.EMPTY_MOVING if place.moving else Role.EMPTY
     if place.primary == seat:
         return Role.MOVING if place.moving else Role.PRIMARY
     if place.backup == seat:

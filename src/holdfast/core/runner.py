@@ -1,21 +1,33 @@
 """A shard at work: it steps its copy over what it is fed, streams what comes of it, and acknowledges what guards keep.
 
+A shard that starts empty asks before it lands where its inputs go on, and up to which event time the copy before it
+may have consumed them: a stage says so with the next commit or delivery that reaches it, a shard when it is asked. So
+that what it is told covers every earlier copy, a producer that was promoted has asked the same before it answers
+(`bounds`).
+
 Acknowledgement is the minimum over the guards (`core/protect`). Where none of them holds anything back (mode `none`, or
 no second node exists) there is no other copy that it could harm: then what was consumed is acknowledged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.core.copy import Copy
 from holdfast.core.feed import Feed
+from holdfast.core.operator import Operator
 from holdfast.core.outlet import Outlet
 from holdfast.core.protect import Guard, MakeGuard, guard_names
 from holdfast.core.ready import Ready
+from holdfast.core.roles import Condition
 from holdfast.errors import check
+from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
+from holdfast.model.block import Block, base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Data, Held, Here, Message, Pasted, Subscribe, Yielded
+from holdfast.model.parts import CommitRecord
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
@@ -23,20 +35,33 @@ from holdfast.model.topology import Topology
 
 class Runner:
     __slots__ = (
-        "config", "copy", "epoch", "feeds", "guards", "make_guard", "outlet", "place", "producers", "topology",
+        "bounds", "config", "copy", "epoch", "feeds", "guards", "make_guard", "make_op", "outlet", "place",
+        "producers", "topology",
     )  # fmt: skip
 
-    def __init__(self, copy: Copy, place: Place, topology: Topology, config: Config, make_guard: MakeGuard) -> None:
+    def __init__(
+        self,
+        copy: Copy,
+        place: Place,
+        topology: Topology,
+        config: Config,
+        make_guard: MakeGuard,
+        make_op: Callable[[], Operator],
+    ) -> None:
         self.copy = copy
         self.place = place
         self.epoch = place.epoch
         self.topology = topology
         self.config = config
         self.make_guard = make_guard
+        self.make_op = make_op
+        #: Input from these event times on was not consumed by any earlier copy: as producers said at this epoch.
+        self.bounds: dict[Edge, int] = {}
         self.guards: tuple[Guard, ...] = ()
         self.outlet = Outlet(copy, place.epoch, topology, config)
+        seat = place.primary or NO_SEAT
         self.feeds: dict[Edge, Feed] = {
-            i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=place.primary or NO_SEAT)
+            i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)
             for i in copy.inputs
             if i.inbox is None
         }
@@ -89,15 +114,72 @@ class Runner:
             self.copy.input(message.edge).queue.extend(blocks)
             self.pump(now_ns, ready)
 
-    def on_here(self, message: Here) -> None:
-        """A producer says from where it keeps what this shard wants: never from later on."""
-        feed = self.feeds.get(message.edge)
-        if feed is not None:
-            check(
-                message.first <= feed.next,
-                "what a shard needs is gone",
-                f"{message.edge}: {message.first}, {feed.next}",
-            )
+    def on_here(self, message: Here, now_ns: int, ready: Ready) -> None:
+        """A producer says from where it keeps what this shard wants: never from later on, unless it starts empty."""
+        edge = message.edge
+        feed = self.feeds.get(edge)
+        if feed is None:
+            return
+        if feed.paused and message.next >= 0:
+            feed.start(max(message.next, message.first))
+            here = self.copy.input(edge)
+            here.position, here.watermark = feed.next, message.watermark
+            feed.subscribe(self.producers.get(edge), now_ns, ready)
+        check(message.first <= feed.next, "what a shard needs is gone", f"{edge}: {message.first}, {feed.next}")
+        if message.next >= 0:
+            self._bound(edge, message.to, now_ns, ready)
+
+    # --- empty starts
+
+    def on_heard(self, edge: Edge, commit: CommitRecord | None, now_ns: int, ready: Ready) -> None:
+        """A stage spoke to the present holders: earlier copies have consumed nothing beyond this commit."""
+        inbox = self.copy.inboxes[edge]
+        if commit is None and inbox.landing:
+            inbox.begin()
+        to = max(commit.highest + 1, commit.gap) if commit else 0
+        if inbox.landing and not self.copy.landing:
+            self._stream(self.copy.hide(to), ready)  # an overtaken driver had spoken first
+        if self.copy.landing or self.copy.replays:
+            self._bound(edge, to, now_ns, ready)
+
+    def _bound(self, edge: Edge, to: int, now_ns: int, ready: Ready) -> None:
+        self.bounds[edge] = max(to, self.bounds.get(edge, 0))
+        self.outlet.bound = max(self.bounds.values())
+        if self.copy.landing and self._knows_bounds():
+            self._land(now_ns, ready)
+
+    def _knows_bounds(self) -> bool:
+        return len(self.bounds) == len(self.copy.inputs)
+
+    def _land(self, now_ns: int, ready: Ready) -> None:
+        copy = self.copy
+        made = copy.land(max(self.bounds.values()))
+        ready.notes.append(notes.Landed(self.id, self.place.primary or NO_SEAT, self.epoch, copy.gap))
+        self._stream(made, ready)
+        self.pump(now_ns, ready)
+
+    def _start_over(self, now_ns: int, ready: Ready) -> None:
+        """Input that the copy before this one has consumed is lost with its producer: what this one knows is of no use,
+        since it cannot make again what was made of it. Its inputs go on where they are."""
+        self.copy.op = self.make_op()
+        self.copy.start_empty(base_of(self.epoch))
+        for guard in self.guards:
+            guard.start_over()
+        ready.notes.append(notes.CutOff(self.id, self.place.primary or NO_SEAT, self.epoch))
+        self._ask_bounds(now_ns, ready)
+        if self._knows_bounds():
+            self._land(now_ns, ready)
+
+    def _ask_bounds(self, now_ns: int, ready: Ready) -> None:
+        for edge, feed in self.feeds.items():
+            if edge not in self.bounds:
+                feed.subscribe(self.producers.get(edge), now_ns, ready, paused=True)
+
+    def _stream(self, made: list[tuple[OutputQueue, Block]], ready: Ready) -> None:
+        for queue, block in made:
+            ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
+        if made:
+            self.outlet.flush(ready)
 
     def pump(self, now_ns: int, ready: Ready) -> None:
         """Consume all there is, in order; stream what it made."""
@@ -108,7 +190,9 @@ class Runner:
             for queue, block in blocks:
                 made = True
                 ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
-        if self.copy.condition is not before:
+        if self.copy.condition is Condition.CUT_OFF:
+            self._start_over(now_ns, ready)
+        elif self.copy.condition is not before:
             ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.why))
         if made:
             self.outlet.flush(ready)
@@ -117,6 +201,9 @@ class Runner:
         self.acknowledge(now_ns, ready)
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
+        if message.paused and (self.copy.landing or (self.copy.replays and not self._knows_bounds())):
+            self._ask_bounds(now_ns, ready)
+            return  # it asks again
         if self.outlet.on_subscribe(source, message, now_ns, ready):
             self.pump(now_ns, ready)  # there may be room again
 
@@ -152,6 +239,8 @@ class Runner:
         return {edge: min(positions[edge] for positions in found) for edge in found[0]}
 
     def acknowledge(self, now_ns: int, ready: Ready) -> None:
+        if self.copy.landing:
+            return
         positions = self.safe()
         for edge, feed in self.feeds.items():
             if positions[edge] > feed.ack:
@@ -163,6 +252,8 @@ class Runner:
         """Send again what was not answered, let leases lapse."""
         for guard in self.guards:
             guard.on_tick(now_ns, ready)
+        if self.copy.landing:
+            self._ask_bounds(now_ns, ready)
         for edge, feed in self.feeds.items():
             if now_ns - feed.heard_ns >= 3 * self.config.retry_ns:
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
@@ -188,4 +279,9 @@ class Runner:
 
     def has_yielded(self) -> bool:
         """Frozen, and every copy that is kept stands where this one stands."""
-        return self.place.moving and bool(self.guards) and all(guard.is_settled() for guard in self.guards)
+        return (
+            self.place.moving
+            and not self.copy.landing
+            and bool(self.guards)
+            and all(guard.is_settled() for guard in self.guards)
+        )

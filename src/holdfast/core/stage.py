@@ -91,6 +91,8 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: int | None = None
     #: Spark's own record of the batch's offsets.
     plan: str = ""
+    #: Of a stage between shards that has read past a gap: rows before this event time may be missing.
+    gap: int = 0
 
 
 class StageDriver:
@@ -202,6 +204,7 @@ class StageDriver:
             digests=digests,
             ends=self._ends(digests),
             highest=max(self.last.highest if self.last else WATERMARK_MIN, event.event_time_max),
+            gap=max(self.last.gap if self.last else 0, event.gap),
         )
         self._try()
         self._turn(Cause.BATCH)

@@ -5,8 +5,11 @@ its positions, and counts). A batch that comes twice counts once, because batch 
 grows. Sealing is by the commit record: a holder seals exactly the try that was committed, and only if it has the rows
 that the record names, whoever asks.
 
-A copy that has no image yet has no base: it keeps what it is told, and `rebase` puts it in order when the whole
-capture comes. The primary drops a block when it has taken it; the backup when its image covers it.
+A copy that has no image yet has no base: it keeps what it is told, and `rebase` puts it in order when the whole capture
+comes. One that starts empty (`landing`) stands where the first commit says that it hears of: before that batch, if it
+holds the very try, else after it. Until it has sealed a block of its own a later commit moves it again: the first may
+have come from a driver that was overtaken. The primary drops a block when it has taken it; the backup when its image
+covers it.
 """
 
 from __future__ import annotations
@@ -14,18 +17,20 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.errors import InvariantError, check
-from holdfast.model.block import Block, Digest, Rows, batch_block, digest_of
+from holdfast.model.block import Block, Digest, Gap, Rows, batch_block, batch_length, digest_of
 from holdfast.model.ids import Edge
 from holdfast.model.parts import CommitRecord, HandedPart, HeldBatch
 
 
 class Inbox:
-    __slots__ = ("based", "commits", "edge", "held", "last", "next", "sealed")
+    __slots__ = ("based", "commits", "edge", "held", "landing", "last", "next", "sealed")
 
     def __init__(self, edge: Edge, based: bool) -> None:
         self.edge = edge
         #: False until a whole capture says where this edge stands.
         self.based = based
+        #: This copy started empty, and has sealed no block of its own.
+        self.landing = False
         #: Position of the next block to be sealed. Never goes back.
         self.next = 0
         #: Last sealed batch.
@@ -51,6 +56,8 @@ class Inbox:
 
     def seal(self, commit: CommitRecord) -> Block | None:
         """Give the committed batch its positions. None: it already had them, or there is no base yet."""
+        if self.landing:
+            self._stand(commit)
         if not self.based:
             self.commits[commit.batch] = commit
             return None
@@ -58,17 +65,37 @@ class Inbox:
             return None
         check(commit.batch == self.last + 1, "a batch is missing", f"{self.edge}: {commit.batch} after {self.last}")
         held = self.held.get(commit.batch)
-        named = (commit.epoch, commit.attempt, commit.digests.get(self.edge))
-        right = held is not None and (held.epoch, held.attempt, held.digest) == named
-        if not right:  # the detail names every edge of the batch: it is not made for each seal
+        if held is None or not self._is_right(commit):  # the detail names every edge: it is not made for each seal
             raise InvariantError("a committed batch is not held here", detail=f"{self.edge}: {commit} but {held}")
-        block = batch_block(self.next, held.rows if held else (), commit.watermark, commit.batch)
+        gap = Gap(commit.gap) if commit.gap else None
+        block = batch_block(self.next, held.rows, commit.watermark, commit.batch, commit.highest, gap)
         check(block.end == commit.ends.get(self.edge), "a batch ends elsewhere than its commit says", self.edge)
         self.sealed.append(block)
         self.next = block.end
         self.last = commit.batch
+        self.landing = False
         self._forget()
         return block
+
+    def _is_right(self, commit: CommitRecord) -> bool:
+        """Is the committed try held here, with the rows that were committed?"""
+        held = self.held.get(commit.batch)
+        named = (commit.epoch, commit.attempt, commit.digests.get(self.edge))
+        return held is not None and (held.epoch, held.attempt, held.digest) == named
+
+    def _stand(self, commit: CommitRecord) -> None:
+        """An empty start: let the edge go on from this commit."""
+        if self.based and commit.batch <= self.last:
+            return
+        self.based, self.last, self.next = True, commit.batch, commit.ends[self.edge]
+        if self._is_right(commit):
+            self.last -= 1
+            self.next -= batch_length(commit.digests[self.edge].rows)
+        self._forget()
+
+    def begin(self) -> None:
+        """An empty start, and the stage has committed nothing yet."""
+        self.based = True
 
     def _forget(self) -> None:
         self.held = {batch: held for batch, held in self.held.items() if batch > self.last}
@@ -79,11 +106,11 @@ class Inbox:
             self.sealed.popleft()
 
     def part(self) -> HandedPart:
-        return HandedPart(self.next, self.last, tuple(self.sealed), tuple(self.held.values()))
+        return HandedPart(self.next, self.last, tuple(self.sealed), tuple(self.held.values()), self.landing)
 
     def rebase(self, part: HandedPart) -> list[Block]:
         """Stand where the primary stands; what this copy heard meanwhile comes on top. Returns what is sealed by it."""
-        self.based = True
+        self.based, self.landing = True, part.landing
         own = [block for block in self.sealed if block.start >= part.next]
         self.sealed = deque((*part.sealed, *own))
         self.next = max(part.next, self.next)

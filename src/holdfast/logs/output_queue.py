@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.errors import check
-from holdfast.model.block import Block, Rows, shard_block
+from holdfast.model.block import WATERMARK_MIN, Block, Gap, Rows, shard_block
 from holdfast.model.ids import NO_SEAT, Consumer, Edge, Seat
 from holdfast.model.parts import OutputPart
 
@@ -28,7 +28,8 @@ class OutputQueue:
 
     def __init__(self, edge: Edge, consumers: tuple[Consumer, ...], memory_max: int, spill_max: int) -> None:
         self.edge = edge
-        #: First position that is still here. Invariant: trimmed <= next, trimmed <= every ack. Never goes back.
+        #: First position that is still here. Invariant: trimmed <= next, trimmed <= every ack (but for what an empty
+        #: start has passed over). Never goes back.
         self.trimmed = 0
         self.next = 0
         self.blocks: deque[Block] = deque()
@@ -59,10 +60,20 @@ class OutputQueue:
         spill_max = self.spilled if self.disk_full else self.spill_max
         return self.next - self.trimmed < self.memory_max + spill_max
 
-    def append(self, rows: Rows, watermark: int) -> Block:
-        block = shard_block(self.next, rows, watermark)
+    def append(self, rows: Rows, watermark: int, highest: int = WATERMARK_MIN, gap: Gap | None = None) -> Block:
+        block = shard_block(self.next, rows, watermark, highest, gap)
         self._add(block)
         return block
+
+    def begin(self, base: int) -> None:
+        """An empty start: what was here is lost, and what comes is numbered from `base` on."""
+        self.blocks.clear()
+        self.trimmed = self.next = base
+
+    @property
+    def landed(self) -> int:
+        """Where an empty start began, as long as somebody may still have to be told of it; else -1."""
+        return self.blocks[0].start if self.blocks and self.blocks[0].jumps else -1
 
     def _add(self, block: Block) -> None:
         check(block.start == self.next, "an output block leaves a hole", f"{self.edge}: {block.start} != {self.next}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.model.block import Block, Digest, Rows
+from holdfast.model.block import WATERMARK_MIN, Block, Digest, Rows
 from holdfast.model.ids import NO_SEAT, Asset, Consumer, Edge, Name, Seat, ledger_of
 from holdfast.model.message import FencedBy, Message
 from holdfast.model.parts import CommitRecord, HandedPart, LedgerPage, OutputPart
@@ -200,12 +200,17 @@ class Subscribe(Message, frozen=True, kw_only=True):
 
 
 class Here(Message, frozen=True, kw_only=True):
-    """To a consumer that subscribed paused: what I keep for you begins here."""
+    """To a consumer that subscribed paused: what I keep for you begins here. For one that starts empty: what comes next
+    will be at `next`, after `watermark`; and every row that any copy of me made before lies before event time `to`."""
 
     fenced_by = (FencedBy.PRODUCER,)
     edge: Edge
     epoch: int
+    consumer: Consumer
     first: int
+    next: int = -1
+    watermark: int = WATERMARK_MIN
+    to: int = 0
 
 
 class Data(Message, frozen=True, kw_only=True):
@@ -270,10 +275,7 @@ class Fetched(Message, frozen=True, kw_only=True):
     epoch: int
     blocks: tuple[Block, ...]
 
-    def with_rows(self, take: Callable[[Rows], Rows]) -> Fetched:
-        for block in self.blocks:
-            take(block.rows)
-        return self
+    with_rows = Data.with_rows  # type: ignore[assignment]
 
 
 class FetchRefused(Message, frozen=True, kw_only=True):
@@ -314,6 +316,8 @@ class Capture(Message, frozen=True, kw_only=True):
     start: dict[Edge, int]
     to: dict[Edge, int]
     watermarks: dict[Edge, int]
+    #: Of the copy: event time before which windows are hidden, and the highest one that was consumed.
+    gap: tuple[int, int] = (0, WATERMARK_MIN)
     outputs: dict[Edge, OutputPart]
     #: What stages have handed over and is not consumed: only where an image starts.
     handed: dict[Edge, HandedPart]
@@ -429,7 +433,6 @@ class Refused(Message, frozen=True, kw_only=True):
     batch: int
     reason: HandOverReason
     version: int
-    #: More for a person to read.
     detail: str = ""
 
 

@@ -49,7 +49,8 @@ class Note(msgspec.Struct, frozen=True):
 def _text(part: object) -> str:
     if isinstance(part, Block):
         mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
-        return f"[{part.start},{part.end}) rows={len(part.rows)} wm={mark}"
+        gap = f" gap={part.gap.to}" if part.gap else ""
+        return f"[{part.start},{part.end}) rows={len(part.rows)} wm={mark}{gap}"
     if isinstance(part, CommitRecord):
         mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
         rows = sum(digest.rows for digest in part.digests.values())

@@ -1,6 +1,7 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
-A note is entered here and nowhere else; `model/note.py` says what its class has to say.
+A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`);
+`model/note.py` says what its class has to say.
 """
 
 from __future__ import annotations
@@ -8,8 +9,19 @@ from __future__ import annotations
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
 from holdfast.model.note import Note, Told
-from holdfast.model.parts import CommitRecord
-from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
+from holdfast.model.reasons import BarReason, FetchReason
+from holdfast.model.stage_notes import (  # noqa: F401
+    AllDelivered,
+    BatchDone,
+    Committed,
+    Delivered,
+    Differs,
+    Ledgered,
+    Sealed,
+    StageOpen,
+    StageOver,
+    TurnedAway,
+)
 
 
 def all_notes() -> list[type[Note]]:
@@ -170,6 +182,25 @@ class Demoted(Note, frozen=True):
 class Dropped(Note, frozen=True):
     checked = True
     told = Told("dropped", "{seat} no longer holds {shard}.")
+    shard: Asset
+    seat: Seat
+    epoch: int
+
+
+class Landed(Note, frozen=True):
+    """A shard that started empty goes on; windows that begin before event time `to` are not emitted."""
+
+    checked = True
+    told = Told("started-empty", "{shard} goes on without what it knew; {seat} leaves out windows that it cannot know.")
+    shard: Asset
+    seat: Seat
+    epoch: int
+    to: int
+
+
+class CutOff(Note, frozen=True):
+    checked = True
+    told = Told("cut-off", "Input that {shard} on {seat} must take again is lost: it starts empty.")
     shard: Asset
     seat: Seat
     epoch: int
@@ -390,6 +421,17 @@ class Fetched(Note, frozen=True):
         return (self.consumer, self.edge, self.span, f"epoch={self.epoch}", f"rows={rows}")
 
 
+class Missing(Note, frozen=True):
+    """A reader has come past a gap: rows with an event time in [start, to) may be missing."""
+
+    checked = True
+    consumer: Consumer
+    edge: Edge
+    position: int
+    start: int
+    to: int
+
+
 class ReaderLost(Note, frozen=True):
     checked = False
     consumer: Consumer
@@ -409,89 +451,3 @@ class ReaderAcked(Note, frozen=True):
     consumer: Consumer
     edge: Edge
     position: int
-
-
-# --- hand-over from stages --------------------------------------------------------------------------------------------
-
-
-class Delivered(Note, frozen=True):
-    checked = False
-    stage: Asset
-    batch: int
-    seat: Seat
-    epoch: int
-    attempt: int
-
-
-class Differs(Note, frozen=True):
-    """A holder got other rows than were sent to it: this try must not be committed."""
-
-    checked = False
-    stage: Asset
-    epoch: int
-    batch: int
-    attempt: int
-    seat: Seat
-
-
-class Sealed(Note, frozen=True):
-    checked = True
-    shard: Asset
-    edge: Edge
-    seat: Seat
-    block: Block
-
-
-class TurnedAway(Note, frozen=True):
-    checked = False
-    told = Told("turned-away", "Batch {batch} of {stage} was turned away by {seat}: {reason}.", 1)
-    stage: Asset
-    epoch: int
-    batch: int
-    seat: Seat
-    reason: HandOverReason
-
-
-class Ledgered(Note, frozen=True):
-    """Every holder of the ledger has this page on disk: (fence, last batch)."""
-
-    checked = True
-    stage: Asset
-    epoch: int
-    rank: tuple[int, int]
-
-
-class StageOpen(Note, frozen=True):
-    checked = False
-    stage: Asset
-    epoch: int
-    batch: int
-
-
-class AllDelivered(Note, frozen=True):
-    checked = False
-    stage: Asset
-    epoch: int
-    batch: int
-    attempt: int
-
-
-class Committed(Note, frozen=True):
-    checked = True
-    stage: Asset
-    epoch: int
-    commit: CommitRecord
-
-
-class BatchDone(Note, frozen=True):
-    checked = False
-    stage: Asset
-    epoch: int
-    batch: int
-
-
-class StageOver(Note, frozen=True):
-    checked = False
-    stage: Asset
-    epoch: int
-    reason: HandOverReason

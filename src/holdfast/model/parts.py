@@ -35,6 +35,8 @@ class HandedPart(msgspec.Struct, frozen=True, array_like=True):
     last: int
     sealed: tuple[Block, ...]
     held: tuple[HeldBatch, ...]
+    #: Nothing was sealed here since an empty start.
+    landing: bool = False
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     ends: dict[Edge, int] = {}
     #: The highest event time that the stage has handed over so far. Never goes back.
     highest: int = WATERMARK_MIN
+    #: A stage between operators has read past a gap: rows before this event time may be missing. Never goes back.
+    gap: int = 0
 
 
 class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
@@ -78,3 +82,22 @@ class EdgeState(msgspec.Struct, frozen=True, kw_only=True):
     trimmed: int
     next: int
     watermark: int
+
+
+#: Directory of a run in which sinks keep the gaps that they have come past.
+GAPS = "gaps"
+
+
+class GapFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A reader has come past a gap: rows of an edge with an event time in [start, to) may be missing."""
+
+    consumer: Consumer
+    edge: Edge
+    position: int
+    start: int
+    to: int
+
+    @property
+    def key(self) -> str:
+        """Also where it is kept, under the directory of the run."""
+        return f"{GAPS}/{self.consumer}/{self.edge}@{self.position}.json"

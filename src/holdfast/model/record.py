@@ -30,6 +30,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     moving: bool = False
     #: The mode in force: that of its operator, but still the weaker one until the stronger one holds.
     mode: str = "passive"
+    #: The epoch at which a primary started empty, after a failure in a mode that lets it; 0: none did.
+    empty: int = 0
     #: A Spark query: it has no state here, so it moves by starting elsewhere.
     is_stage: bool = False
 
@@ -37,6 +39,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def running(self) -> tuple[Seat, ...]:
         """Seats whose copies consume, and acknowledge each for itself."""
         return (self.primary,) if self.primary else ()
+
+    @property
+    def starts_empty(self) -> bool:
+        """The present primary is one that had to start empty."""
+        return self.empty == self.epoch
 
     @property
     def holders(self) -> tuple[Seat, ...]:

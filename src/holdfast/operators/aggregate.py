@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
@@ -215,8 +216,10 @@ class WindowAggregate(StatefulOperator):
         self.pool.reclaim()
         closed = self._close_tumbling(watermark) if self.window.tumbling else self._close_sliding(watermark)
         self._drop(watermark)
+        behind = self.watermark - self.window.size_us >= self.hidden
         self.watermark = watermark
-        return pa.Table.from_batches(closed, self.output_schema)
+        made = pa.Table.from_batches(closed, self.output_schema)
+        return made if behind else made.filter(pc.field("window_start") >= pa.scalar(self.hidden, TIME))
 
     def _close_tumbling(self, watermark: int) -> list[pa.RecordBatch]:
         rids = self.state.rids_of(NEVER, watermark // self.window.pane_us)

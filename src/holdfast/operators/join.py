@@ -219,6 +219,9 @@ class Join(StatefulOperator):
         self.pool.reclaim()
         outputs: list[pa.RecordBatch] = []
         self._refuse_times(batch.column(side.time.name))
+        if self.hidden > NEVER:
+            times = batch.column(side.time.name).view(pa.int64()).fill_null(self.hidden)
+            batch = batch.filter(pa.array(times.to_numpy(zero_copy_only=False) >= self.hidden))
         batch, alone = self._split_unmatchable(which, batch)
         if self.outer and which == LEFT and alone.num_rows:
             outputs.append(self._with_nulls([alone.column(c.name) for c in side.columns]))
@@ -379,10 +382,17 @@ class Join(StatefulOperator):
         if self.outer and side is self.sides[LEFT]:
             words = side.rows.gather(rids, 0, side.rows.record_words)
             words = words[words[:, NULLS] & MATCHED == 0]
+            words = words[self._first_partner(words[:, TIME_WORD]) >= self.hidden]
             words = words[np.lexsort([words[:, NUMBER], words[:, TIME_WORD]])]
             out.append(self._with_nulls(side.decode(words, self.pool.at, side.rows.heap.at)))
         self._drop(side, rids, bound)
         return out
+
+    def _first_partner(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The earliest time at which a right row could match left rows of these times."""
+        if isinstance(self.window, Within):
+            return times + min(0, self.window.after_us)
+        return np.floor_divide(times, self.window.bucket_us) * self.window.bucket_us
 
     def _rows_below(self, side: _Side, bound: int) -> NDArray[np.int64]:
         side.rows.pages.load_all()

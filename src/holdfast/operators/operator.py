@@ -64,6 +64,8 @@ class StatefulOperator(ABC):
         self._layout = xxhash.xxh3_64_intdigest(layout.encode()) >> 1  # fits a signed word
         self.pool = PagePool(page_bytes=config.page_bytes, limit_bytes=config.limit_bytes)
         self.watermark = NEVER
+        #: Rows before this are missing: what they could have a part in is not emitted. Set from outside, in no capture.
+        self.hidden = NEVER
         #: Rows taken in, ever: the number of the next row.
         self.rows = 0
         #: Number of the last capture taken from this operator, or pasted into it; -1: none.

@@ -11,6 +11,10 @@ disks                no message says that something is safe which the disk of it
                      vote, a record, a page of a ledger
 modes                a mode that needs a second copy is in force with the record that names it, one that needs none
                      with the record that drops it
+gaps                 only a shard in mode `none` without a copy starts empty by the record, and only one whose input was
+                     lost by itself; from then on its output is compared between its copies, every row once, none of a
+                     window before the gap; positions never go back; what a sink has at the end is right, and what is
+                     missing lies in a gap that it has come past
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              a backup is moved for balance one at a time, not more often than is set, and only where it makes a
                      difference that counts; no copy is said to be busier than a core can be
@@ -28,13 +32,13 @@ from holdfast.core.ledger import EMPTY
 from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model import notes
-from holdfast.model.block import Block
+from holdfast.model.block import Block, digest_of
 from holdfast.model.config import SECOND
 from holdfast.model.found import Found, read
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
 from holdfast.model.messages import Message
 from holdfast.model.parts import CommitRecord
-from holdfast.model.protection import MODES
+from holdfast.model.protection import MODES, OnFailure
 from holdfast.model.record import Place, Record
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
@@ -90,6 +94,12 @@ class Checker:
         self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
         #: What every process looks at in its own notes, on real nodes too.
         self.own: dict[Address, Invariants] = {}
+        #: Where an edge left the reference because rows are missing; what came after, by position; every row of it.
+        self.left_at: dict[Edge, int] = {}
+        self.after: dict[Edge, dict[int, Block]] = {}
+        self.rows_at: dict[Edge, dict[tuple[int, int], int]] = {}
+        #: Shards that may start empty: (shard, epoch).
+        self.may_land: dict[tuple[Asset, int], None] = {}
         #: When (by the node's clock) each guest last fetched from each seat.
         self.served: dict[tuple[Address, Consumer], int] = {}
         #: When (by its own clock) each coordinator last moved a backup for balance.
@@ -104,6 +114,9 @@ class Checker:
             notes.Fetched: self._fetched,
             notes.Lapsed: self._lapsed,
             notes.Promoted: self._promoted,
+            notes.Landed: self._landed,
+            notes.CutOff: self._cut_off,
+            notes.Missing: self._missing,
             notes.Decided: self._decided,
             notes.Elected: self._elected,
             notes.Balanced: self._balanced,
@@ -140,11 +153,16 @@ class Checker:
         known = self.reference.blocks[edge]
         if block.batch > self.ledgered.get(self.topology.producer[edge], -1):
             self.fail("sealed before committed", f"{edge} batch {block.batch} on {seat}")
+        commit = self.commits[self.topology.producer[edge]][block.batch]
+        if (block.end, digest_of(block.rows)) != (commit.ends[edge], commit.digests[edge]):
+            self.fail("sealed what was not committed", f"{edge} on {seat}: {block}, but {commit}")
         if block.batch < len(known):
             if known[block.batch] != block:
                 self.fail("copies disagree", f"{edge} batch {block.batch} on {seat}: {block} != {known[block.batch]}")
         elif block.batch != len(known) or block.start != self.reference.next[edge]:
-            self.fail("positions have a gap", f"{edge} on {seat}: {block}, next is {self.reference.next[edge]}")
+            if self.record.places[shard].empty:
+                return  # what came before was taken by no copy: the reference stays behind
+            self.fail("positions have a hole", f"{edge} on {seat}: {block}, next is {self.reference.next[edge]}")
         else:
             self.reference.add(edge, block)
         self._check_retained(shard, seat, block)
@@ -156,14 +174,25 @@ class Checker:
         if copy is not None and copy.retained() > limit:
             self.fail("retained input is not bounded", f"{shard} on {seat} keeps {copy.retained()} > {limit}")
 
+    def _right(self, edge: Edge, start: int) -> Block | None:
+        """What belongs at this position: by the reference, or behind a gap by whoever came there first."""
+        if start >= self.left_at.get(edge, start + 1):
+            return self.after[edge].get(start)
+        return self.reference.at[edge].get(start)
+
+    def last_of(self, edge: Edge) -> Block | None:
+        """The last block of an edge."""
+        known = self.after.get(edge) or self.reference.at[edge]
+        return known[max(known)] if known else None
+
     def _same(self, edge: Edge, block: Block, who: str) -> None:
-        right = self.reference.at[edge].get(block.start)
+        right = self._right(edge, block.start)
         if right != block:
             self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
 
     def _same_bare(self, edge: Edge, block: Block, who: str) -> None:
         """A reader's blocks: positions and watermarks without rows."""
-        right = self.reference.at[edge].get(block.start)
+        right = self._right(edge, block.start)
         if right is None or (block.end, block.watermark, block.rows) != (right.end, right.watermark, ()):
             self.fail("wrong positions", f"{who} has {block} on {edge}; the reference has {right}")
 
@@ -172,6 +201,7 @@ class Checker:
         start = block.start
         if self.primaries.get((shard, epoch)) != source:
             self.fail("emitted by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
+        self._behind_a_gap(edge, block)
         self._same(edge, block, f"{source} (epoch {epoch})")
         node = self.world.node(name_of(source))
         copy = node.host.copies.get(shard) if node is not None else None
@@ -179,6 +209,45 @@ class Checker:
             queue = next(q for q in copy.outputs if q.edge == edge)
             if queue.trimmed <= start and start - queue.trimmed >= queue.memory_max + queue.spill_max:
                 self.fail("an output queue is not bounded", f"{edge} on {source} holds {queue.next - queue.trimmed}")
+
+    # --- gaps
+
+    def _behind_a_gap(self, edge: Edge, block: Block) -> None:
+        """Take down what is emitted behind a gap; each row once, and none that the gap has hidden."""
+        if block.gap is not None:
+            self.left_at[edge] = min(block.start, self.left_at.get(edge, block.start))
+            self.after.setdefault(edge, {})
+        if block.start < self.left_at.get(edge, block.start + 1):
+            return
+        if self.after[edge].setdefault(block.start, block) is not block:
+            return
+        hidden = max(b.gap.to for at, b in self.after[edge].items() if b.gap is not None and at <= block.start)
+        if edge not in self.rows_at:
+            before = [b for b in self.reference.blocks[edge] if b.start < block.start]
+            self.rows_at[edge] = {row[:2]: b.start for b in before for row in b.rows}
+        rows = self.rows_at[edge]
+        for row in block.rows:
+            if row[1] < hidden:
+                self.fail("emitted inside a gap", f"{edge} {block.start}: {row}, but nothing before {hidden}")
+            if rows.setdefault(row[:2], block.start) != block.start:
+                self.fail("a row was emitted twice", f"{edge}: {row} at {rows[row[:2]]} and {block.start}")
+
+    def _landed(self, source: Address, note: notes.Landed) -> None:
+        if (note.shard, note.epoch) not in self.may_land:
+            self.fail("a protected shard started empty", str(note))
+
+    def _cut_off(self, source: Address, note: notes.CutOff) -> None:
+        """It takes a replay of input that is lost: nobody else may start over."""
+        shard, seat = note.shard, note.seat
+        lost = [e for e in self.topology.shard[shard].inputs if e in self.left_at]
+        if not lost:
+            self.fail("a protected shard started empty", f"{shard} on {seat}: all of its input is there")
+        self.may_land[shard, note.epoch] = None
+
+    def _missing(self, source: Address, note: notes.Missing) -> None:
+        known = self._right(note.edge, note.position)
+        if known is None or known.gap is None or known.gap.to != note.to:
+            self.fail("a reader was told of a gap that is not there", f"{note}: {known}")
 
     def _accepted(self, source: Address, note: notes.Accepted) -> None:
         consumer, edge, epoch, block = note.consumer, note.edge, note.epoch, note.block
@@ -211,12 +280,16 @@ class Checker:
             self.fail("a stale fetch was served", f"{consumer} took {edge} of epoch {epoch} < {errand.producer_epoch}")
         at = start
         for block in note.blocks:
-            if block.start != at:
-                self.fail("a fetch has a gap", f"{consumer}: {edge} {block.start}, but next is {at}")
+            if block.start != at and not (block.jumps and block.start > at):
+                self.fail("a fetch has a hole", f"{consumer}: {edge} {block.start}, but next is {at}")
             self._same(edge, block, f"a task of {consumer}")
             at = block.end
-        if at != end:
+        if at != end and not self._is_passed_over(edge, at, end):
             self.fail("a fetch is not what was asked for", f"{consumer}: {edge} [{start}, {end}) ends at {at}")
+
+    def _is_passed_over(self, edge: Edge, start: int, end: int) -> bool:
+        """Did an empty start come after this piece, so that what is left of it is lost?"""
+        return any(block.jumps and block.start >= end for block in self.after.get(edge, {}).values())
 
     def _lapsed(self, source: Address, note: notes.Lapsed) -> None:
         edge, consumer = note.edge, note.consumer
@@ -249,6 +322,8 @@ class Checker:
                 ):
                     self.fail("an epoch went back or was used twice", f"{asset}: {place} -> {after}")
                 self._check_mode(asset, place, after, record)
+                if after.empty != place.empty:
+                    self._check_empty(asset, place, after)
             self.record = record
 
     def _check_mode(self, asset: Asset, before: Place, after: Place, record: Record) -> None:
@@ -260,6 +335,12 @@ class Checker:
             self.fail("a mode is in force before its copy is there", f"{asset}: {before} -> {after}")
         if not MODES[after.mode].has_backup and after.targets and name_of(after.primary) not in record.draining:
             self.fail("a mode is in force while the copy that it lets go is named", f"{asset}: {before} -> {after}")
+
+    def _check_empty(self, asset: Asset, before: Place, after: Place) -> None:
+        empty = MODES[before.mode].on_failure is OnFailure.EMPTY and before.backup is None
+        if not empty or not before.epoch < after.epoch == after.empty:
+            self.fail("a protected shard starts empty", f"{asset}: {before} -> {after}")
+        self.may_land[asset, after.epoch] = None
 
     def _elected(self, source: Address, note: notes.Elected) -> None:
         name, term = note.name, note.term
@@ -337,7 +418,7 @@ class Checker:
             for seat in (place.primary, place.backup):
                 process = self.world.route(seat) if seat else None
                 copy = process.machine.host.copies.get(consumer) if process else None  # type: ignore[attr-defined]
-                if copy is not None and copy.based and copy.holds_to(edge) < trimmed:
+                if copy is not None and copy.based and not copy.landing and copy.holds_to(edge) < trimmed:
                     self.fail(
                         "trimmed what a recovery needs",
                         f"{shard} trimmed {edge} to {trimmed}; {consumer} on {seat} is at {copy.holds_to(edge)}",

@@ -16,7 +16,7 @@ from holdfast.model.config import MS
 from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, is_ledger, name_of
 from holdfast.model.messages import Drain, Message, SetProtection
 from holdfast.model.notes import Note, all_notes
-from holdfast.model.protection import Protection
+from holdfast.model.protection import MODES, OnFailure, Protection
 from holdfast.sim.sink import SinkQuery
 from holdfast.sim.spark import SourceQuery, address_of
 from holdfast.sim.world import World
@@ -142,6 +142,8 @@ class Injector:
             if name not in [name_of(s) for s in holders]:
                 continue
             others = [s for s in holders if name_of(s) != name]
+            if not others and MODES[place.mode].on_failure is OnFailure.EMPTY:
+                continue  # it starts empty elsewhere
             if not others or not all(self._is_complete(asset, s) for s in others):
                 return False
         return True

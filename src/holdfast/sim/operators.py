@@ -79,7 +79,8 @@ class WindowSum:
     """Sum of values per key over tumbling windows; windows close in order of (end, key)."""
 
     __slots__ = (
-        "busy_ns", "captured", "costs", "dirty", "free", "meter", "moved", "outputs", "scanned", "slot_of", "slots",
+        "busy_ns", "captured", "costs", "dirty", "free", "hidden", "meter", "moved", "outputs", "scanned", "slot_of",
+        "slots",
         "watermark", "width", "windows",
     )  # fmt: skip
     lag = 0
@@ -97,6 +98,8 @@ class WindowSum:
         #: Whether it has stepped since the last capture: a chunk is of the same moment as one.
         self.moved = True
         self.watermark = WATERMARK_MIN
+        #: Windows that begin before this are not emitted.
+        self.hidden = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -127,9 +130,17 @@ class WindowSum:
         self.watermark = watermark
         closed: list[Row] = []
         for at in sorted(at for at in windows if at[0] <= watermark):
-            closed.append((at[1], at[0] - 1, windows[at]))
+            if at[0] - width >= self.hidden:
+                closed.append((at[1], at[0] - 1, windows[at]))
             self._close(at)
         return (tuple(closed),) * self.outputs
+
+    def hide(self, to: int) -> None:
+        self.hidden = to
+
+    def after(self, to: int) -> int:
+        """The end of the last window that begins before `to`."""
+        return -(-to // self.width) * self.width
 
     def _open(self, at: Window) -> None:
         slot = heapq.heappop(self.free) if self.free else len(self.slots)

@@ -29,6 +29,7 @@ class Reference:
         for shard in topology.shards:
             for edge in shard.inputs:
                 self.readers.setdefault(edge, []).append(shard.id)
+        self.highest = dict.fromkeys(self.taken, WATERMARK_MIN)
         self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter()) for u in topology.shards}
 
     def add(self, edge: Edge, block: Block) -> None:
@@ -55,11 +56,13 @@ class Reference:
         block = self.blocks[edge][index]
         self.taken[shard][edge] += 1
         marks[edge] = block.watermark
+        self.highest[shard] = max(self.highest[shard], block.highest)
         after = min(marks.values())
         rows = self.ops[shard].step(edge, block.rows, after)
         if after > lowest:
             for out, made in zip(self.topology.shard[shard].outputs, rows, strict=True):
-                emitted = shard_block(self.next[out], made, after)
+                highest = self.ops[shard].after(self.highest[shard] + 1) - 1
+                emitted = shard_block(self.next[out], made, after, highest)
                 self.blocks[out].append(emitted)
                 self.at[out][emitted.start] = emitted
                 self.next[out] = emitted.end

@@ -15,10 +15,11 @@ import msgspec
 
 from holdfast.core.ready import Effect
 from holdfast.errors import InvariantError
-from holdfast.model.block import WATERMARK_MAX, Row
+from holdfast.model.block import WATERMARK_MAX, Row, Rows
 from holdfast.model.config import MS, SECOND, Config
 from holdfast.model.ids import Edge, Name
-from holdfast.model.notes import Note, StableAgain
+from holdfast.model.notes import Missing, Note, StableAgain
+from holdfast.model.protection import MODES, OnFailure
 from holdfast.model.topology import Topology
 from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
@@ -42,6 +43,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     #: What `spark.read` of a guest looks at, and when.
     looks: tuple[Look, ...] = ()
     config: Config = Config()
+    #: Modes of operators, where they are not the one in `config`.
+    modes: dict[str, str] = {}
     costs: Costs = Costs()
     #: Length of the safety phase, and how long recovery may take after it.
     safety_ms: int = 2_000
@@ -109,6 +112,7 @@ class Simulation:
             costs=setup.costs,
             seed=setup.seed,
             window_ns=setup.window_ms * MS,
+            modes=setup.modes,
             resets=setup.resets,
         )
         self.trace = trace
@@ -154,6 +158,8 @@ class Simulation:
         for note in notes:
             if isinstance(note, StableAgain):
                 self.instability_ms.append(note.after_ns / MS)
+            elif isinstance(note, Missing) and note.consumer in self.sinks:  # as it is on disk before it is said
+                self.sinks[note.consumer].gaps.setdefault((note.edge, note.position), (note.start, note.to))
 
     # --- phases
 
@@ -239,7 +245,8 @@ class Simulation:
             return False
         for shard in self.setup.topology.shard:
             place = self.checker.record.places[shard]
-            if place.primary is None or self.world.route(place.primary) is None:
+            may_start_empty = MODES[place.mode].on_failure is OnFailure.EMPTY
+            if not may_start_empty and (place.primary is None or self.world.route(place.primary) is None):
                 return True
         return False
 
@@ -264,8 +271,8 @@ class Simulation:
     def _missing(self, sink: SinkQuery, edge: Edge) -> bool:
         if sink.spec.leased:
             return False
-        known = self.checker.reference.blocks[edge]
-        return not known or known[-1].watermark < WATERMARK_MAX or sink.start[edge] < known[-1].end
+        known = self.checker.last_of(edge)
+        return known is None or known.watermark < WATERMARK_MAX or sink.start[edge] < known.end
 
     def _what_is_missing(self) -> str:
         open_stages = [name for name, query in self.sources.items() if not query.finished]
@@ -284,8 +291,23 @@ class Simulation:
         for sink in self.sinks.values():
             for edge in sink.spec.edges:
                 held = [row for block in sink.blocks(edge) for row in block.rows]
-                if not sink.spec.leased and held != self.checker.reference.rows(edge):
+                if sink.spec.leased:
+                    continue
+                if edge in self.checker.left_at:
+                    self._check_gaps(sink, edge, held, right[edge])
+                elif held != self.checker.reference.rows(edge):
                     self.checker.fail("the sink is not the reference", f"{sink.spec.id} {edge}")
         for edge, expected in right.items():
-            if sorted(self.checker.reference.rows(edge)) != sorted(expected):
+            whole = edge not in self.checker.left_at
+            if whole and sorted(self.checker.reference.rows(edge)) != sorted(expected):
                 self.checker.fail("the result is not the batch result", edge)
+
+    def _check_gaps(self, sink: SinkQuery, edge: Edge, held: list[Row], expected: Rows) -> None:
+        """Exact or absent: everything is right and there once, and what is not there lies in a gap."""
+        who = f"{sink.spec.id} {edge}"
+        wrong = [row for row in held if row not in expected]
+        if wrong or len(set(held)) != len(held):
+            self.checker.fail("a sink behind a gap has wrong rows", f"{who}: {wrong[:3] or 'some twice'}")
+        lost = [row for row in expected if row not in held and not sink.is_missing(edge, row)]
+        if lost:
+            self.checker.fail("rows are missing outside of every gap", f"{who}: {lost[:3]}, gaps {sink.gaps}")

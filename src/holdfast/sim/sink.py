@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core.errand import Errand, Limits
 from holdfast.core.reader import Piece, Reader
 from holdfast.core.ready import ChildDied, Effect, Left, Ready, StartStage, StopStage
-from holdfast.model.block import Block
+from holdfast.model.block import Block, Row
 from holdfast.model.config import MS, SECOND
 from holdfast.model.ids import Address, Consumer, Edge, Name, asset_id, driver_of, name_of
 from holdfast.model.messages import Fetch
@@ -116,9 +116,17 @@ class SinkQuery:
         self.start: dict[Edge, int] = dict.fromkeys(spec.edges, 0)
         #: What the sink holds: batch id -> blocks per edge. Writing a batch twice replaces it.
         self.held: dict[int, dict[Edge, list[Block]]] = {}
+        #: Gaps that it has come past, by edge and position: (start, to). Written before anybody hears that it knows.
+        self.gaps: dict[tuple[Edge, int], tuple[int, int]] = {}
+        #: The watermark at what is committed.
+        self.marks: dict[Edge, int] = {}
         self.lives = 0
         self.life: SinkLife | None = None
         self.failed = ""
+
+    def is_missing(self, edge: Edge, row: Row) -> bool:
+        """May this row be missing, by the gaps that this sink has come past?"""
+        return any(start <= row[1] < to for (where, _), (start, to) in self.gaps.items() if where == edge)
 
     # --- lives
 
@@ -145,7 +153,7 @@ class SinkQuery:
     def _begin(self, address: Address, host: Name, epoch: int, record: Record) -> None:
         self.lives += 1
         world = self.world
-        reader = Reader(self.spec, epoch, world.topology, world.config, record, self.start, world.now_ns)
+        reader = Reader(self.spec, epoch, world.topology, world.config, record, self.start, world.now_ns, self.marks)
         process = Process(address, host, reader, None)
         self.life = life = SinkLife(process, epoch, self.committed, self.start)
         world.add(process)
@@ -244,6 +252,7 @@ class SinkQuery:
         life.committed, life.start = batch, life.end
         if self.planned.pop(batch, None) is not None:
             self.committed, self.start = batch, life.end
+            self.marks = reader.marks_at(life.end)
         self.world.later(life.process, self.trigger_ns, lambda: self._plan(life, reader))
 
     def blocks(self, edge: Edge) -> list[Block]:

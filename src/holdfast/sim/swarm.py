@@ -73,7 +73,15 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     )
     setup = heavy(setup) if Random(f"heavy {seed}").random() < 0.2 else setup
     setup = skewed(setup) if Random(f"skewed {seed}").random() < 0.2 else setup
-    return switching(setup) if Random(f"modes {seed}").random() < 0.2 else setup
+    setup = switching(setup) if Random(f"modes {seed}").random() < 0.2 else setup
+    return fragile(setup) if Random(f"fragile {seed}").random() < 0.25 else setup
+
+
+def fragile(setup: Setup) -> Setup:
+    """The same schedule with operators that nobody backs up, so that a crash leaves a gap."""
+    rng = Random(f"unprotected {setup.seed}")
+    operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
+    return replace(setup, modes=dict.fromkeys(rng.sample(operators, rng.randrange(1, len(operators) + 1)), "none"))
 
 
 def switching(setup: Setup) -> Setup:

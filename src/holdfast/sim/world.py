@@ -43,6 +43,7 @@ class World:
         seed: int,
         window_ns: int,
         spares: tuple[Name, ...] = (),
+        modes: dict[str, str] | None = None,
         resets: bool = False,
     ) -> None:
         self.topology = topology
@@ -55,7 +56,7 @@ class World:
         self.rng = Random(f"world {seed}")
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
-        self.first: Record = first_record(topology, names, config.protection)
+        self.first: Record = first_record(topology, names, config.protection, modes)
         self.now_ns = 0
         self.events = 0
         self.processes: dict[Address, Process] = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,6 +51,26 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: bool
 
 
+class GapFiles:
+    """Keeps the gaps that a sink has come past. Its first word on one stays: a later life has committed more."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, items: list[tuple[str, object]]) -> None:
+        for key, gap in items:
+            path = self.directory / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                continue
+            part = path.with_suffix(f".{time.time_ns()}")
+            with part.open("wb") as file:
+                file.write(msgspec.json.encode(gap))
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+
+
 class Follower:
     """Follows edges without their rows: the core's Reader, on a loop of its own."""
 
@@ -64,6 +86,7 @@ class Follower:
         self.peer = Peer(address, run.endpoints, run.security(), self._hear)
         record = ask_record(self.peer, _silent)
         positions = {edge: position for edge, (position, _) in start.items()}
+        marks = {edge: mark for edge, (_, mark) in start.items()}
         machine = Reader(
             spec,
             begun,
@@ -72,8 +95,10 @@ class Follower:
             record,
             positions,
             time.monotonic_ns(),
+            marks,
         )
-        self._loop = MachineLoop(machine, self.peer.send, on_step=self._stepped, name=self.peer.address)
+        disk = GapFiles(Path(settings.directory)) if settings.epoch and settings.directory else None
+        self._loop = MachineLoop(machine, self.peer.send, disk=disk, on_step=self._stepped, name=self.peer.address)
         self._seen: dict[Edge, int] = {}
         self._loop.start()
 
@@ -127,7 +152,7 @@ class Follower:
                 for block in blocks:
                     if block.start < at:
                         continue  # before `start`: not acknowledged yet
-                    if block.start > at or (taken and taken + rows_of(block) > each_max):
+                    if (block.start > at and not block.jumps) or (taken and taken + rows_of(block) > each_max):
                         break
                     if ends is not None and block.end > ends[edge]:
                         break

@@ -148,6 +148,7 @@ class StageHandOver:
         watermark: int | None = None,
         idle_ns: int | None = None,
         final: bool = False,
+        gap: int = 0,
     ) -> CommitRecord:
         """Hand a batch over; returns when it counts and every holder has it."""
         assert self._loop is not None
@@ -162,6 +163,7 @@ class StageHandOver:
             watermark=watermark,
             idle_ns=idle_ns,
             plan=plan,
+            gap=gap,
         )
         self._loop.post(event)
         self._wait(BatchDone, f"batch {batch}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import check
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.plan import FOREVER_US, NEVER_US, Plan, StagePlan, to_micros
+from holdfast.pipeline.gaps import gaps_of
 from holdfast.spark import checkpoint
 from holdfast.spark.collect import Batch, Collector
 from holdfast.spark.hand_over import Say, StageHandOver, Stopped
@@ -44,6 +45,7 @@ class FeedingStage:
     def __init__(self, plan: Plan, stage: StagePlan, directory: Path, collector: Collector, say: Say) -> None:
         self.plan = plan
         self.stage = stage
+        self.directory = directory
         self.checkpoint = directory / "checkpoints" / stage.id
         #: Of this stage alone: batches of another have the same numbers.
         self.late_directories = [directory / "late" / stage.id]
@@ -207,6 +209,7 @@ class FeedingStage:
             max_us=made.max_us,
             late=made.late.num_rows if made.late is not None else 0,
             watermark=_lowest(plan) if self.stage.kind == "between" else None,
+            gap=self._gap(plan) if self.stage.kind == "between" else 0,
         )
         if made.late is not None:
             for late in self.late:
@@ -215,6 +218,12 @@ class FeedingStage:
         self._idle_since = time.monotonic()
         durations = {"collect": collected - moment, "handOver": time.perf_counter() - collected}
         self.say("batch", progress=self._progress(made, commit.batch, spark_batch, began, durations))
+
+    def _gap(self, plan: str) -> int:
+        """Up to which event time rows may be missing that this stage should have read by the end of a batch."""
+        ends = {edge: at for offset in checkpoint.source_offsets(plan) for edge, (at, _) in (offset or {}).items()}
+        gaps = gaps_of(self.directory, self.stage.id)
+        return max((gap.to for gap in gaps if gap.position < ends.get(gap.edge, 0)), default=0)
 
     def _progress(
         self, made: Batch, batch: int, spark_batch: int, began: float, durations: dict[str, float]

@@ -57,7 +57,7 @@ FENCED = [
     (m.Unfit(asset="u0", since=4, seat="n2#1"), FencedBy.PLACE, {"since": 3}),
     (m.Yielded(asset="s0.ledger", since=4), FencedBy.PLACE, {"since": 3}),
     (m.Data(edge="u0.0", epoch=5, blocks=()), FencedBy.PRODUCER, {"epoch": 4}),
-    (m.Here(edge="u0.0", epoch=5, first=0), FencedBy.PRODUCER, {"epoch": 4}),
+    (m.Here(edge="u0.0", epoch=5, consumer="v0", first=0), FencedBy.PRODUCER, {"epoch": 4}),
     (m.Trimmed(edge="u0.0", epoch=5, first=0), FencedBy.PRODUCER, {"epoch": 4}),
     (m.Fetched(ticket=1, edge="u0.0", epoch=5, blocks=()), FencedBy.PRODUCER, {"epoch": 4}),
     (SUBSCRIBE, FencedBy.CONSUMER, {"epoch": 4}),
@@ -94,7 +94,7 @@ def test_a_newer_epoch_than_the_records_is_believed_and_never_forgotten():
     assert made.behind("n0#1", m.Data(edge="u0.0", epoch=7, blocks=())) is None
     assert made.behind("n0#1", m.Data(edge="u0.0", epoch=6, blocks=())) == Behind(FencedBy.PRODUCER, 6, 7)
     made.record = NO_RECORD
-    assert made.behind("n0#1", m.Here(edge="u0.0", epoch=6, first=0)) is not None
+    assert made.behind("n0#1", m.Here(edge="u0.0", epoch=6, consumer="v0", first=0)) is not None
     assert made.behind("n0#1", m.Data(edge="v0.0", epoch=1, blocks=())) is None
 
 

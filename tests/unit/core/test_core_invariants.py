@@ -34,8 +34,8 @@ def sealed(start: int, end: int, batch: int) -> n.Sealed:
 
 
 BROKEN = [
-    ("positions have a gap", [RUNS, emitted(0, 3), emitted(4, 6)]),
-    ("positions have a gap", [accepted(0, 3), accepted(2, 4)]),
+    ("positions have a hole", [RUNS, emitted(0, 3), emitted(4, 6)]),
+    ("positions have a hole", [accepted(0, 3), accepted(2, 4)]),
     ("rows from a fenced copy", [accepted(0, 3, epoch=2), accepted(3, 4, epoch=1)]),
     ("an epoch went back or was used twice", [RUNS, n.Demoted("u0", "n0#1", 3), RUNS]),
     ("emitted by a copy that is not primary", [RUNS, n.Demoted("u0", "n0#1", 3), emitted(0, 3)]),

@@ -17,7 +17,7 @@ from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup, Simulation
 from holdfast.sim.swarm import NODE_STEPS, STAGE_STEPS
 
-NOTES = [note for note in all_notes() if note.__module__ == "holdfast.model.notes"]
+NOTES = [note for note in all_notes() if note.__module__ in ("holdfast.model.notes", "holdfast.model.stage_notes")]
 CORE = Path(__file__).parents[3] / "src" / "holdfast" / "core"
 
 

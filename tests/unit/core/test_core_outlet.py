@@ -106,7 +106,7 @@ def test_a_shard_that_asks_for_what_it_has_acknowledged_is_told_where_the_edge_b
     ready = Ready()
     late = m.Subscribe(consumer="v0", seat="a#1", edge="u0.0", epoch=1, at=0, ack=0)
     made.on_subscribe("a#1", late, 0, ready)
-    assert [message for _, message in ready.send] == [m.Here(edge="u0.0", epoch=1, first=2)]
+    assert [message for _, message in ready.send] == [m.Here(edge="u0.0", epoch=1, consumer="v0", first=2)]
 
 
 def test_a_paused_subscription_streams_nothing_and_is_told_from_where_it_could_go_on():
@@ -116,8 +116,10 @@ def test_a_paused_subscription_streams_nothing_and_is_told_from_where_it_could_g
     ask = {"edge": "u0.0", "consumer": "v0", "seat": "a#1", "epoch": 1, "at": 0}
     made.on_subscribe("a#1", m.Subscribe(ack=2, **ask), 0, Ready())
     made.on_subscribe("b#1", m.Subscribe(ack=0, paused=True, **{**ask, "seat": "b#1"}), 0, ready)
-    assert [message for _, message in ready.send] == [m.Here(edge="u0.0", epoch=1, first=2)]
-    assert ("u0.0", "v0", "b#1") not in made.runners["u0"].outlet.taps
+    assert [message for _, message in ready.send] == [m.Here(edge="u0.0", epoch=1, consumer="v0", first=2, next=2)]
+    queue.append(((1, 2, 3),), 9)
+    made.runners["u0"].outlet.flush(later := Ready())
+    assert [to for to, message in later.send if isinstance(message, m.Data)] == ["a#1"]
 
 
 def test_two_copies_of_a_consumer_have_a_tap_and_an_acknowledgement_each():

@@ -24,6 +24,10 @@ class Guard(Protocol):
         """The record says where copies are kept from now on."""
         ...
 
+    def start_over(self) -> None:
+        """The shard starts empty: nothing that is kept continues it."""
+        ...
+
     def due(self, now_ns: int, *, frozen: bool) -> bool:
         """Is there something to take now? A frozen shard hands over: it takes whatever is left."""
         ...

@@ -85,11 +85,17 @@ class Images:
         self.scans = {joining: 0} if joining else {}
         self.reached = {}
 
+    def start_over(self) -> None:
+        """The shard starts empty: no image continues it. While the record names one, nothing new is acknowledged."""
+        self.output_base = {queue.edge: queue.next for queue in self.copy.outputs}
+        for seat in self.place.targets:
+            self._start_over(seat)
+
     # --- rounds
 
     def due(self, now_ns: int, *, frozen: bool) -> bool:
         copy = self.copy
-        if self.waiting or not self.place.targets or copy.condition is Condition.TORN:
+        if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):
             return False
         age_ns, consumed = now_ns - self.started_ns, copy.consumed_since
         return (
@@ -164,6 +170,7 @@ class Images:
             start=self.base,
             to=copy.positions(),
             watermarks={i.edge: i.watermark for i in copy.inputs},
+            gap=(copy.gap, copy.highest),
             outputs={q.edge: q.part(0 if first else self.output_base[q.edge]) for q in copy.outputs},
             handed={edge: inbox.part() for edge, inbox in copy.inboxes.items()} if first else {},
         )

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check
 from holdfast.model.ids import Edge, operator_of, port_of
-from holdfast.model.plan import OperatorPlan, Plan, to_micros
+from holdfast.model.plan import NEVER_US, OperatorPlan, Plan, to_micros
 from holdfast.model.topology import ShardSpec
 from holdfast.operators import (
     END,
@@ -30,6 +30,7 @@ from holdfast.operators import (
     Join,
     StateCapture,
     StateConfig,
+    Window,
     WindowAggregate,
     Within,
 )
@@ -100,6 +101,17 @@ class ShardOperator:
             return 0
         window = self.op.window
         return 2 * window.reach_us if isinstance(window, Within) else window.size_us
+
+    # --- gaps
+
+    def hide(self, to: int) -> None:
+        """Rows before `to` are missing. Windows that count rows have no time: they just begin anew."""
+        self.op.hidden = to_micros(to) if to > 0 else NEVER_US
+
+    def after(self, to: int) -> int:
+        """A window has the time of its end, a pair that of its older row; a row without a partner waits for one."""
+        window = self.op.window
+        return to + (window.size_us if isinstance(window, Window) else self.lag)
 
     # --- rows
 
