@@ -33,7 +33,7 @@ def drain(
     limit: Annotated[float, typer.Option(help="Seconds to wait until it holds nothing.")] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Move everything away from a node, without a gap; then it can be stopped.
+    """Move everything away from a node, without a pause; then it can be stopped.
 
     Examples:  holdfast drain n2
     """

@@ -37,7 +37,7 @@ MODES: dict[str, Mode] = {
         guards=(),
         has_backup=False,
         on_failure=OnFailure.EMPTY,
-        means="no second node holds a copy; what a shard knows is lost if its node fails",
+        means="no second node holds a copy; if a node fails, its shards start empty elsewhere and leave a gap",
     ),
     "passive": Mode(
         guards=("images",),
