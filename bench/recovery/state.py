@@ -94,6 +94,7 @@ def _kill(nodes: Any, probe: Any, number: int) -> dict[str, Any]:
     speaking = sorted({home for shard, home in homes.items() if shard.startswith("speaks-")})
     victim = speaking[number % len(speaking)]
     held = sum(home == victim for shard, home in homes.items() if shard.startswith("silent-"))
+    nodes.until("output before the kill", lambda: probe.gap(time.time() - QUIET_S, time.time()) > 0, CALM_LIMIT_S)
     before = _captured(nodes)
     at = time.time()
     usual = probe.gap(at - QUIET_S, at)

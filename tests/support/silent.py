@@ -2,7 +2,9 @@
 
 `silent` keeps windows of 24 hours, wide ones, so that a few million keys are a gigabyte. Its driver remembers what it
 fed, key by key; when the windows are closed at the end, `drain` compares every row that comes out with that: a row that
-was lost, doubled or left as it was before a rewrite shows. `speaks` counts in windows of 100 ms of the real time.
+was lost, doubled or left as it was before a rewrite shows. The keys belong to many days, and the days end one after the
+other: a window closes in one step, and with gigabytes in one window that would take longer than a node may be busy.
+`speaks` counts in windows of 100 ms of the real time.
 
 The drivers are threads of this process (the stages are `foreign`), so nothing of Spark is started.
 """
@@ -41,6 +43,8 @@ WIDE = tuple(f"high{i:02}" for i in range(24))
 #: Bytes of state per key, about: measured with 200,000 keys.
 KEY_BYTES = 268
 FILL_ROWS, REWRITE_ROWS = 50_000, 500
+#: Days to which the keys belong, in turn.
+DAYS = 64
 SINK = "r0"
 
 
@@ -167,15 +171,18 @@ class Silent(_Paced):
 
     def _feed(self, keys: np.ndarray) -> None:
         values = self._random.integers(0, 1 << 30, len(keys))
-        self.driver.hand_over(_rows(np.full(len(keys), 1_000), keys, values), max_us=1_000)
+        self.driver.hand_over(_rows(keys % DAYS * DAY_US + 1_000, keys, values), max_us=1_000)
         np.add.at(self.n, keys, 1)
         np.add.at(self.total, keys, values)
         np.minimum.at(self.low, keys, values)
         np.maximum.at(self.high, keys, values)
 
     def finish(self) -> None:
-        """Close every window."""
-        self.driver.hand_over(_rows(*np.zeros((3, 0), np.int64)), max_us=1_000, final=True)
+        """Close every window, one day after the other."""
+        nothing = _rows(*np.zeros((3, 0), np.int64))
+        for day in range(1, DAYS):
+            self.driver.hand_over(nothing, max_us=day * DAY_US)
+        self.driver.hand_over(nothing, max_us=DAYS * DAY_US, final=True)
 
     def wrong(self, batch: pa.RecordBatch, seen: np.ndarray) -> int:
         """Rows that are not what was fed, or came before; marks those that came."""

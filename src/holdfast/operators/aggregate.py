@@ -54,6 +54,8 @@ from holdfast.state.pages import PagePool
 from holdfast.state.slots import SlotStore
 
 TIME = pa.timestamp("us", tz="UTC")
+#: Rows of one batch of results: a close takes memory for all its results, and beside them for the work on one batch.
+CLOSE_ROWS = 1 << 16
 #: Rows that a close merges at a time: bounds the memory of closing many sliding windows at once.
 MERGE_ROWS_MAX = 1 << 20
 #: The same when memory is short and a single window has to be closed.
@@ -225,9 +227,7 @@ class WindowAggregate(StatefulOperator):
         rids = self.state.rids_of(NEVER, watermark // self.window.pane_us)
         if not len(rids):
             return []
-        slots = self.state.map.slots
-        words = slots.gather(rids, 0, slots.record_words)
-        return [self._results(words, words[:, 1] * self.window.size_us, self.pool.at, slots.heap.at)]
+        return self._results(self.state.map.slots, rids, self.window.size_us)
 
     def _close_sliding(self, watermark: int) -> list[pa.RecordBatch]:
         """Merge panes into windows, as many windows at a time as memory should allow."""
@@ -243,10 +243,10 @@ class WindowAggregate(StatefulOperator):
     def _merge_or_split(self, low: int, high: int, watermark: int) -> list[pa.RecordBatch]:
         """Results of the windows low..high: all at once, or fewer at a time if that takes too much memory."""
         try:
-            return [self._merge_windows(low, high, watermark)]
+            return self._merge_windows(low, high, watermark)
         except MemoryLimitError:
             if low == high:
-                return [self._merge_windows(low, high, watermark, FEW_ROWS)]
+                return self._merge_windows(low, high, watermark, FEW_ROWS)
         middle = (low + high) // 2
         return [*self._merge_or_split(low, middle, watermark), *self._merge_or_split(middle + 1, high, watermark)]
 
@@ -258,13 +258,14 @@ class WindowAggregate(StatefulOperator):
         last = np.minimum(np.floor_divide(starts, step), max(NEVER, (watermark - size) // step))
         return first, last
 
-    def _merge_windows(self, low: int, high: int, watermark: int, rows_max: int = MERGE_ROWS_MAX) -> pa.RecordBatch:
+    def _merge_windows(
+        self, low: int, high: int, watermark: int, rows_max: int = MERGE_ROWS_MAX
+    ) -> list[pa.RecordBatch]:
         """Results of the windows low..high from the panes that they are made of, `rows_max` records at a time."""
         scratch = self._scratch_map()
         try:
             self._fill_scratch(scratch, low, high, watermark, rows_max)
-            merged = scratch.slots.gather(scratch.slots.rids(), 0, scratch.slots.record_words)
-            return self._results(merged, merged[:, 1] * self.window.step_us, scratch.pool.at, scratch.slots.heap.at)
+            return self._results(scratch.slots, scratch.slots.rids(), self.window.step_us)
         finally:
             scratch.clear()
 
@@ -295,26 +296,32 @@ class WindowAggregate(StatefulOperator):
             self._scratch = HashMap(PagePool(page_bytes=self.config.page_bytes, limit_bytes=limit), 0, layout)
         return self._scratch
 
-    def _results(self, words: NDArray[np.int64], starts: NDArray[np.int64], pool: int, heap: int) -> pa.RecordBatch:
-        """Finished rows of records, in order."""
-        key_arrays = []
-        at = 2
+    def _results(self, slots: SlotStore, rids: NDArray[np.int64], step_us: int) -> list[pa.RecordBatch]:
+        """Finished rows of records, in order. Some at a time: nothing but the results is as large as the results."""
+        kw = len(self.state.kinds)
+        words = slots.gather(rids, 0, 1 + kw)
+        starts = words[:, 1] * step_us
+        keys, at = [], 2
         for i, column in enumerate(self.keys):
             null = (words[:, 0] >> i) & 1 != 0
-            key_arrays.append(decode(words[:, at : at + column.words], null, column, pool, heap))
+            keys.append(decode(words[:, at : at + column.words], null, column, slots.pool.at, slots.heap.at))
             at += column.words
-        results, overflows = self.program.finish(words[:, at:], pool, heap)
+        order = order_of([starts], self.keys, keys)
+        rids, starts, keys = rids[order], starts[order], [key.take(pa.array(order)) for key in keys]
+        some = [slice(at, at + CLOSE_ROWS) for at in range(0, len(rids), CLOSE_ROWS)]
+        return [self._finish(slots, rids[s], starts[s], [key[s] for key in keys]) for s in some]
+
+    def _finish(
+        self, slots: SlotStore, rids: NDArray[np.int64], starts: NDArray[np.int64], keys: list[pa.Array]
+    ) -> pa.RecordBatch:
+        """The rows of these records, as they come; `keys` are theirs."""
+        first = 1 + len(self.state.kinds)
+        words = slots.gather(rids, first, slots.record_words - first)
+        results, overflows = self.program.finish(words, slots.pool.at, slots.heap.at)
         if overflows and self.overflow == "error":
-            raise overflow_error(self.name, overflows[0], starts, self.keys, key_arrays)
-        order = order_of([starts], self.keys, key_arrays)
-        arrays = [
-            pa.array(starts, pa.int64()).view(TIME),
-            pa.array(starts + self.window.size_us, pa.int64()).view(TIME),
-            *key_arrays,
-            *results,
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
-        return batch.take(pa.array(order))
+            raise overflow_error(self.name, overflows[0], starts, self.keys, keys)
+        times = [pa.array(at, pa.int64()).view(TIME) for at in (starts, starts + self.window.size_us)]
+        return pa.RecordBatch.from_arrays([*times, *keys, *results], schema=self.output_schema)
 
     def _drop(self, watermark: int) -> None:
         """Forget panes whose last window has closed."""

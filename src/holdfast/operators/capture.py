@@ -279,30 +279,30 @@ class Incoming:
         """Fill in the values of the new records, and overwrite those of the updated ones."""
         first = 1 + self._store.key_words
         pool = self._store.pool
-        values = np.ascontiguousarray(self.words[:, first:])
-        for rids, rows, fresh in ((self.new, values, True), (self.updated, self.updates, False)):
-            if _write_values(pool.at, self._store.at, rids, rows, first, self._value_vars, fresh) < 0:
+        for rids, rows, skip in ((self.new, self.words, first), (self.updated, self.updates, 0)):
+            if _write_values(pool.at, self._store.at, rids, rows, skip, first, self._value_vars) < 0:
                 raise pool.limit_error()
 
 
 @njit(cache=True, nogil=True)
-def _write_values(pool, s, rids, rows, first, value_vars, fresh):
+def _write_values(pool, s, rids, rows, skip, first, value_vars):
+    """`skip`: so many words of a row come before its values. A row that has them is of a new record."""
     heap = load(s, HEAP)
     for i in range(len(rids)):
         at = record_writable(pool, s, rids[i])
         if at < 0:
             return -2
         at += 8 * first
-        if not fresh:
+        if skip == 0:
             for v in value_vars:
                 if is_long(load(at, v)):
                     heap_free(pool, heap, load(at, v + 1), long_length(load(at, v)))
                 store(at, v, 0)
-        for w in range(rows.shape[1]):
-            store(at, w, rows[i, w])
+        for w in range(rows.shape[1] - skip):
+            store(at, w, rows[i, skip + w])
         for v in value_vars:
-            place = own_value(pool, heap, rows[i, v], rows[i, v + 1])
-            if is_long(rows[i, v]) and place < 0:
+            place = own_value(pool, heap, rows[i, skip + v], rows[i, skip + v + 1])
+            if is_long(rows[i, skip + v]) and place < 0:
                 store(at, v, 0)
                 return -2
             store(at, v + 1, place)

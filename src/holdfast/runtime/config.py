@@ -74,7 +74,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Time between two captures of a shard.
     capture_period: str = "250 ms"
     #: Size of the pieces in which state goes to another node.
-    chunk: str = "8 MB"
+    chunk: str = "2 MB"
     #: Bytes per second that a node may send to bring up new copies, for example "50 MB". Empty: no limit.
     transfer_limit: str = ""
     #: Number of new copies that a node brings up at the same time.

@@ -57,6 +57,24 @@ def test_a_close_that_runs_out_of_memory_under_a_checkpoint_loses_nothing_and_wo
     assert finish(op) == rest
 
 
+@pytest.mark.parametrize("window", [TUMBLING, SLIDING], ids=str)
+def test_results_come_in_batches_of_a_bounded_size_and_in_one_order_over_all_of_them(window, monkeypatch):
+    """So that a large window takes little memory beside its results, and each batch fits a message of Flight."""
+
+    def closed():
+        op = aggregate(WORDS, window=window, most=Agg("max", "s"), n=Agg("count"))
+        for number in range(5):
+            times = [(number + j) % 20 * SECOND for j in range(50)]
+            op.process(batch(WORDS, times, [f"key {(7 * j) % 50}" for j in range(50)], [f"{number} {'v' * 20}"] * 50))
+        return op.on_watermark(FOREVER)
+
+    whole = closed()
+    monkeypatch.setattr("holdfast.operators.aggregate.CLOSE_ROWS", 7)
+    some = closed()
+    assert max(b.num_rows for b in some.to_batches()) == 7
+    assert rows(some) == rows(whole)
+
+
 @pytest.mark.parametrize("how", ["inner", "left_outer"])
 def test_a_join_that_runs_out_of_memory_while_it_expires_loses_nothing_and_works_later(how):
     op = join(how=how, config=StateConfig(page_bytes=4096, limit_bytes=60 * 4096))

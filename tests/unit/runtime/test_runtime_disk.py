@@ -270,6 +270,20 @@ def test_spilled_rows_leave_memory_and_come_back(tmp_path: Path):
     assert made[0].rows.table() == before[0]  # somebody still has it open
 
 
+def test_spilled_rows_are_read_to_their_end_though_the_kernel_gives_them_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Linux reads less than 2 GiB at once: a window of twelve million wide rows, read back by one call, was damaged."""
+    (block,) = blocks(1)
+    before = block.rows.table()
+    store = SpillStore(tmp_path / "spill", lambda edge, to: [block], lambda full, text: None)
+    spill(store, edge="u0.0", trimmed=0, to=block.end)
+    whole, wholev = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda file, length, at: whole(file, min(length, 1_000), at))
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: wholev(file, [views[0][:1_000]], at))
+    assert block.rows.table() == before
+
+
 def test_many_small_spills_need_few_open_files(tmp_path: Path):
     """Each step of a shard that waits for its sink spills a block: a file for each would soon be one too many."""
     made = blocks(200, rows=10)

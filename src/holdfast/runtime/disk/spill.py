@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.core.ready import Spill
+from holdfast.errors import check
 from holdfast.model.block import Block
 from holdfast.model.ids import Edge
 from holdfast.runtime.net.rows import ArrowRows
@@ -54,8 +55,15 @@ class Segment:
         """Not for safety (the rows are on other nodes too) but to hear of a full disk now."""
         os.fdatasync(self._handle)
 
-    def read(self, at: int, length: int) -> bytes:
-        return os.pread(self._handle, length, at)
+    def read(self, at: int, length: int) -> bytearray:
+        """In as many pieces as the kernel wants: it gives less than 2 GiB at once."""
+        raw = bytearray(length)
+        view, done = memoryview(raw), 0
+        while done < length:
+            came = os.preadv(self._handle, [view[done:]], at + done)
+            check(came > 0, "a spill file is shorter than what was written to it", f"{self.path}: {at + done}")
+            done += came
+        return raw
 
     def __del__(self) -> None:
         os.close(self._handle)

@@ -19,7 +19,7 @@ import xxhash
 from holdfast.errors import InputError
 
 #: Loads what was spilled: Arrow IPC bytes.
-Load = Callable[[], bytes]
+Load = Callable[[], bytes | bytearray]
 
 
 class ArrowRows:
@@ -118,7 +118,7 @@ class ArrowRows:
         return sink.getvalue()
 
     @staticmethod
-    def from_ipc(raw: bytes | memoryview | pa.Buffer) -> ArrowRows:
+    def from_ipc(raw: bytes | bytearray | memoryview | pa.Buffer) -> ArrowRows:
         """From an IPC stream, every array checked: what comes over the network may point anywhere.
 
         The bytes are copied to the start of an object of their own. The kernels are compiled for aligned arrays, and
