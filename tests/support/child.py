@@ -33,6 +33,7 @@ from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import Order, fetch
+from holdfast.spark.follower import GapFiles
 
 
 def say(event: str, **fields: Any) -> None:
@@ -190,7 +191,7 @@ class ScriptedSink(ScriptedChild):
             start = json.loads((self.out / f"plan-{batch}").read_text())
             batch += 1
         reader = Reader(spec, self.epoch, self.plan.topology, self.config, self.record, start, time.monotonic_ns())
-        self.loop = MachineLoop(reader, self.peer.send, name=self.stage)
+        self.loop = MachineLoop(reader, self.peer.send, disk=GapFiles(self.dir), name=self.stage)
         self.loop.start()
         ended: dict[str, bool] = {}
         if (self.out / "ended").exists():
