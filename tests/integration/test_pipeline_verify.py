@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import json
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from support.inprocess import InProcess
 
 import holdfast as hf
 from holdfast.errors import ConfigError, InputError
+from holdfast.model.parts import GapFound
+from holdfast.model.plan import to_core
 from holdfast.pipeline import plan
 from holdfast.pipeline.compare import compare
 from holdfast.pipeline.replay import BatchSession, Progress
@@ -373,3 +377,35 @@ def test_rows_are_compared_as_multisets_whatever_their_types(spark):
     assert (found.rows_expected, found.rows_found, found.missing) == (3, 2, 1)
     with pytest.raises(InputError, match="out: the sink has other columns"):
         compare(one, one.drop("x"), "out", set())
+
+
+def test_rows_may_be_missing_in_a_gap_and_nowhere_else_and_none_may_be_wrong(sink):
+    """Windows of 10 s every 5 s; the gap is from 20 s to 30 s."""
+    micros = [int((START + dt.timedelta(seconds=s)).timestamp() * 1e6) for s in (20, 30)]
+    gap = GapFound(consumer="out", edge="sums-0.0", position=0, start=to_core(micros[0]), to=to_core(micros[1]))
+    path = sink.dir / gap.key
+    path.parent.mkdir(parents=True)
+    path.write_bytes(msgspec.json.encode(gap))
+    try:
+        starts, ends = sink.good["window_start"].cast(pa.int64()), sink.good["window_end"].cast(pa.int64())
+        inside = pc.and_(pc.greater(ends, micros[0]), pc.less(starts, micros[1]))
+        lost = sink.good.filter(pc.invert(inside))
+        sink.spoil(pa.concat_tables([lost, sink.good.filter(inside).slice(2)]))
+        verdict = sink.verify()
+        assert verdict.ok, verdict.text()
+        assert (verdict.sinks[0].gaps, verdict.sinks[0].missing_inside) == (1, 2)
+        assert "2 missing; those that are there are right" in verdict.text()
+        assert "equal outside of gaps, row for row" in verdict.text()
+        sink.spoil(lost.slice(1))
+        assert sink.verify().sinks[0].comparison.missing == 1
+        some = sink.good.filter(inside).slice(0, 3)
+        sink.spoil(pa.concat_tables([lost, some, some.slice(0, 1)]))
+        assert sink.verify().sinks[0].inside.doubled == 1
+        worse = some.set_column(some.column_names.index("s"), "s", pc.add(some["s"], 1))
+        sink.spoil(pa.concat_tables([lost, worse]))
+        verdict = sink.verify()
+        assert not verdict.ok
+        assert verdict.sinks[0].inside.wrong == 3
+        assert "3 wrong" in verdict.text()
+    finally:
+        path.unlink()

@@ -459,3 +459,10 @@ def test_a_joining_holder_is_reported_when_it_has_everything():
     assert made.report() is None
     copied(made)
     assert made.report() == "n2"
+
+
+def test_a_gap_that_a_stage_has_read_past_stays_in_its_commits():
+    made = opened(replace(commit(), gap=70))
+    made.step(RunBatch(batch=4, parts=BATCH.parts, offsets=(0, 1), gap=30), 0)
+    assert made.commit
+    assert made.commit.gap == 70
