@@ -26,8 +26,10 @@ CLUSTERS = (
     "test_cli_nodes",
     "test_core_conformance",
     "test_cut_network",
+    "test_dead_letters",
     "test_faults",
     "test_large_state",
+    "test_lost_journals",
     "test_nodes",
     "test_racing_starts",
     "test_signals",
@@ -39,6 +41,7 @@ CLUSTERS = (
     "test_spark_port",
     "test_spark_reader",
     "test_spark_tls",
+    "test_strangers",
 )
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.core.reader import Reader
 from holdfast.core.ready import Ready
 from holdfast.model.config import Config
-from holdfast.model.ids import shard_edge, shard_id, stage_edge
+from holdfast.model.ids import Asset, Consumer, shard_edge, shard_id, stage_edge
 from holdfast.model.plan import Plan, StagePlan, to_micros
 from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
 from holdfast.runtime.net.security import Security
@@ -38,7 +38,7 @@ BATCH_US = 1_000_000
 WINDOW_US = WINDOW_BATCHES * BATCH_US
 #: Batches with keys of their own; then they come again, later.
 MADE = 2 * WINDOW_BATCHES
-OPERATOR, STAGE, SINK = "counts", "counts_in", "r0"
+OPERATOR, STAGE, SINK = "counts", Asset(Consumer("counts_in")), Consumer("r0")
 #: A long step on a busy machine must not look like a dead node, and no backup may move: that would be measured.
 SETTINGS = {"state_limit": "4 GB", "misses": 100, "busy_limit": "60 s", "balance": "1 h"}
 LIMIT_S = 300.0
@@ -93,7 +93,7 @@ class Fed:
         try:
             self.nodes.start()
             self.nodes.wait_up()
-            security = Security.load(home / "secret")
+            security = Security.load(home / "secret", deployment=plan.query)
             self.door = StageHandOver(plan, STAGE, 1, self.nodes.endpoints, security, lambda *_, **__: None)
             self._open.append(self.door)
             self.door.open()
@@ -134,6 +134,7 @@ class Fed:
         began = time.perf_counter()
         for _ in range(windows * WINDOW_BATCHES):
             self._hand_over()
+        self.nodes.until("the last batch to be sealed", lambda: not self.door.driver.unsealed(), LIMIT_S)
         self.nodes.until("all rows to be consumed and all results to be read", self._is_through, LIMIT_S)
         took = time.perf_counter() - began
         self.nodes.until("all of it to be captured", self._is_captured, LIMIT_S)

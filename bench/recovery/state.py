@@ -63,7 +63,7 @@ def _measure(home: Path, megabytes: int, kills: int) -> tuple[list[dict[str, Any
     try:
         nodes.start()
         nodes.wait_up()
-        security = Security.load(home / "secret")
+        security = Security.load(home / "secret", deployment=plan.query)
         opened += [feed := Silent(plan, megabytes * 1_000_000 // KEY_BYTES, nodes.endpoints, security)]
         opened += [speaker := Speaker(plan, nodes.endpoints, security)]
         feed.fill()

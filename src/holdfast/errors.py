@@ -9,6 +9,7 @@
     │   ├── CorruptPageError      a page that does not match its checksum, or is missing or foreign
     │   ├── DamagedJournalError   a node's journal has lost what was safe in it: the node must never start again
     │   └── OverflowInWindowError an aggregate left the range of its result type (Spark's ANSI error)
+    ├── WrongMessageError         a message that no right peer could have sent; it is refused and nothing was changed
     └── InvariantError            a bug of ours: carries the story, is never caught
 
 An error says three things: what happened, the detail (where: operator, row, file, numbers), and a hint (what to
@@ -66,6 +67,16 @@ class DamagedJournalError(StateError):
 
 class OverflowInWindowError(StateError):
     """An aggregate left the range of its result type, as Spark's ANSI mode reports it."""
+
+
+class WrongMessageError(HoldfastError):
+    """A message that no right peer could have sent; it is refused, and nothing was changed."""
+
+
+def refuse_if(condition: bool, what: str, detail: str = "") -> None:
+    """Like `check`, for what a message from outside says: the message is refused, and the machine goes on."""
+    if condition:
+        raise WrongMessageError(what, detail=detail)
 
 
 class InvariantError(HoldfastError):

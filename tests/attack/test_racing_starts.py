@@ -20,7 +20,7 @@ from holdfast.runtime.net.security import make_secret
 
 pytestmark = pytest.mark.slow
 
-#: A node that listens everywhere without TLS refuses to start: what a start does that fails late.
+#: A node of `run` that shall listen for other machines refuses to start: what a start does that fails late.
 FAILS = ("--set", 'listen = "0.0.0.0"')
 
 
@@ -48,6 +48,7 @@ def test_a_run_that_lives_is_not_touched_by_later_starts_fresh_or_failing(tmp_pa
     home = tmp_path / "run"
     first = command(*run_arguments(home, nodes=2))
     first.wait_for("running in")
+    assert is_well(home)
     before = content(home)
     assert {"run.json", "plan.json", "secret", "lock"} <= {Path(name).name for name in before}
     for more in ((), ("--fresh",), ("--fresh", *FAILS)):
@@ -70,7 +71,7 @@ def test_of_starts_at_the_same_moment_one_runs_and_the_others_are_refused(tmp_pa
         if one not in running:
             code, said = one.end()
             assert code == 2
-            assert "a run is under way in" in said or "without TLS" in said, said
+            assert "a run is under way in" in said or "listens nowhere else" in said, said
     if running:
         assert is_well(home)
         assert running[0].end(signal.SIGTERM)[0] == 0

@@ -132,7 +132,7 @@ def test_a_large_state_is_protected_taken_over_and_drained_within_its_memory_whi
     try:
         nodes.start()
         nodes.wait_up()
-        security = Security.load(nodes.dir / "secret")
+        security = Security.load(nodes.dir / "secret", deployment=nodes.plan.query)
         asked = {name: nodes.endpoints[name].replace(network.hosts[name], network.asked[name]) for name in names}
         feed = Silent(plan, (STATE_MB << 20) // KEY_BYTES + 50_000, asked, security)
         feed.fill()

@@ -300,6 +300,13 @@ def test_unions_of_different_results(spark, make):
     refuse(spark, make.write(a.union(b)), "out: a union of different schemas", "'n' is bigint and missing")
 
 
+@pytest.mark.parametrize("name", ["console", "noop", "memory", "org.apache.spark.sql.execution.datasources.noop.Noop"])
+def test_formats_that_spark_has_are_taken(spark, make, name):
+    known = name.replace(".Noop", ".NoopDataSource")
+    make.counts(make.source()).write(lambda df: df.writeStream.format(known), name="out")
+    assert plan(make.p, spark).stages
+
+
 @pytest.mark.parametrize(
     ("match", "write"),
     [
@@ -308,11 +315,13 @@ def test_unions_of_different_results(spark, make):
         ("out: checkpointLocation", lambda df: df.writeStream.format("parquet").option("checkpointLocation", "x")),
         ("out: the writer starts the query itself", lambda df: df.writeStream.format("noop").start()),
         ("out: the writer starts the query itself", lambda df: df.writeStream.toTable("t")),
+        ("out: Spark knows no sink format 'parkay'", lambda df: df.writeStream.format("parkay").option("path", "x")),
+        ("out: Spark knows no sink format 'a.b.C'", lambda df: df.writeStream.format("a.b.C")),
         ("out: a parquet sink needs a path", lambda df: df.writeStream.format("parquet")),
         ("out: the function gives no DataStreamWriter", lambda df: df),
         ("out: the writer fails with", lambda df: df.nosuch.writeStream),
     ],
-    ids=["complete", "update", "checkpoint", "start", "toTable", "path", "none", "fails"],
+    ids=["complete", "update", "checkpoint", "start", "toTable", "format", "class", "path", "none", "fails"],
 )
 def test_writers_that_cannot_be_used(spark, make, match, write):
     make.counts(make.source()).write(write, name="out")

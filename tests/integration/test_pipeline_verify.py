@@ -409,3 +409,32 @@ def test_rows_may_be_missing_in_a_gap_and_nowhere_else_and_none_may_be_wrong(sin
         assert "3 wrong" in verdict.text()
     finally:
         path.unlink()
+
+
+def test_results_that_do_not_fit_are_dead_letters_as_many_as_there_must_be(spark, tmp_path):
+    write_files(tmp_path / "in")
+    pipeline, out, run = hf.Pipeline("huge"), str(tmp_path / "out"), tmp_path / "run"
+    huge = read(pipeline, tmp_path / "in").map(
+        lambda df: df.selectExpr("ts", "k", f"case when k = 'k0' then {1 << 62}L else v end as v")
+    )
+    sums = huge.window("10 s").by("k").agg(n=hf.count(), s=hf.sum("v"), name="sums")
+    sums.write(lambda df: df.writeStream.format("parquet").option("path", out), name="out")
+    made = plan(pipeline, spark)
+    InProcess(pipeline, made, run, spark).run(100)
+    folder = run / "dead" / "sums"
+    folder.mkdir(parents=True)
+
+    def with_letters(count, what="result"):
+        (folder / "sums-0@0.jsonl").write_text(f'{{"what": "{what}", "row": {{}}}}\n' * count)
+        return verify(pipeline, made, run, spark)
+
+    lost = with_letters(1)
+    assert lost.sinks[0].ok, lost.text()
+    expected = lost.aside[0].expected
+    assert expected > 1
+    assert not lost.ok
+    right = with_letters(expected)
+    assert right.ok, right.text()
+    assert f"{expected} results set aside that do not fit their types, {expected} expected" in right.text()
+    assert not with_letters(expected + 1).ok
+    assert "sums has set aside 2 input rows" in with_letters(2, "input row").sinks[0].not_compared

@@ -94,6 +94,21 @@ def test_the_table_names_all_strategies_and_gives_the_reason_in_a_sentence(capsy
     assert "money" in out
 
 
+@pytest.mark.parametrize("prices", [[], ["--price-network", "3"]])
+def test_at_80_columns_nothing_is_cut_and_the_first_row_is_the_winner(capsys, monkeypatch, prices):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, wide, _ = run(capsys, *GOOD, *prices, "--json")
+    _, out, _ = run(capsys, *GOOD, *prices)
+    found = json.loads(wide)
+    assert "…" not in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    rows = [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0] in NAMES]
+    assert rows[0] == found["winner"] == found["strategies"][0]["name"]
+    assert rows[: len(NAMES)] == [s["name"] for s in found["strategies"]]
+    words = " ".join(out.split())
+    assert all(s["why"].split()[-1] in words for s in found["strategies"])
+
+
 def test_parameters_come_from_a_file_and_flags_overrule_it(capsys, tmp_path):
     path = tmp_path / "pipeline.toml"
     path.write_text('sla = "99.9%"\nwindow = "1min"\ncheckpoint-size = "1MB"\ninput_rate = "1MB/s"\nmtbf = "1d"\n')

@@ -11,9 +11,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.collected import AGGS, SCHEMA, assert_alike, collector, operator, results, rows
+from support.collected import (
+    AGGS,
+    SCHEMA,
+    assert_alike,
+    collector,
+    operator,
+    results,
+    rows,
+    with_key,
+    with_times,
+)
 
-from holdfast.model.plan import NEVER_US
+from holdfast.model.plan import FOREVER_US, NEVER_US
+from holdfast.operators.limits import TIME_MAX_US, TIME_MIN_US, VALUE_BYTES_MAX
+from holdfast.spark.bad import OPERATOR, REASON
 from holdfast.spark.collect import FIRST_BATCHES, TIMED_BATCHES, Batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -49,6 +61,30 @@ def test_groups_of_sparks_are_what_the_operator_makes_of_the_rows(spark, aggs, w
     assert made.max_us == max(instants)
     assert all("pane_start" in batch.schema.names for batch in crossed(made))
     assert_alike(results(plan, on_time.combine_chunks().to_batches()), results(plan, crossed(made)))
+
+
+@pytest.mark.parametrize("watermark", [NEVER_US, 10**7], ids=["none late", "some late"])
+@pytest.mark.parametrize("aggs", [AGGS, MORE], ids=["as Arrow", "more"])
+def test_bad_rows_are_set_aside_by_spark_as_they_are_here(spark, aggs, watermark):
+    """The pane of such a time cannot be computed: with ANSI arithmetic the job failed, and the stage with it."""
+    table = with_times(FOREVER_US, NEVER_US, TIME_MIN_US - 1, TIME_MAX_US + 1, n=300)
+    longest = with_key("x" * (VALUE_BYTES_MAX + 1))
+    table = pa.concat_tables([table, longest.slice(0, 1)])
+    plan = operator(aggs=aggs)
+    mine, here = (collector(plan, spark_rows_min=least) for least in (0, 1 << 60))
+    made = mine.collect(spark.createDataFrame(table), watermark)
+    wanted = here.split(table, watermark, lambda: table)
+    assert made.in_spark
+    assert wanted.bad_rows == 5
+    for name in ("rows", "late_rows", "bad_rows", "without_time", "max_us"):
+        assert getattr(made, name) == getattr(wanted, name), name
+    assert made.bad is not None
+    assert wanted.bad is not None
+    assert sorted(made.bad[REASON].to_pylist()) == sorted(wanted.bad[REASON].to_pylist())
+    assert made.bad.column_names == [*SCHEMA.names, REASON, OPERATOR]
+    assert_alike(results(plan, crossed(wanted)), results(plan, crossed(made)))
+    few = mine.collect(spark.createDataFrame(table), watermark, bad_max=2)
+    assert few.bad_rows == 3  # enough to know that it is too many
 
 
 def test_an_empty_batch_has_no_groups(spark):

@@ -10,7 +10,7 @@ from holdfast.core.copy import Copy
 from holdfast.logs.inbox import Inbox
 from holdfast.model.block import batch_block, digest_of
 from holdfast.model.message import FencedBy
-from holdfast.model.messages import Deliver, Seal
+from holdfast.model.messages import Deliver, LedgerWrite, Seal
 from holdfast.model.parts import HeldBatch
 
 
@@ -30,8 +30,63 @@ def seal_counted_twice() -> list[Patch]:
 
 
 @mutant
-def ledger_answers_before_the_second_holder_has_it() -> list[Patch]:
+def ledger_answers_an_opening_before_the_second_disk_has_it() -> list[Patch]:
     return [(ledger.Ledger, "in_step", lambda self: True)]
+
+
+@mutant
+def a_commit_counts_when_one_disk_has_it() -> list[Patch]:
+    right = stage.StageDriver.unwritten
+
+    def unwritten(self):
+        return [] if self.written else right(self)
+
+    return [(stage.StageDriver, "unwritten", unwritten)]
+
+
+@mutant
+def a_disk_says_that_it_has_a_commit_before_it_does() -> list[Patch]:
+    right = ledger.Ledger.on_ledger_write
+
+    def on_ledger_write(self, source, message, now_ns, ready):
+        right(self, source, message, now_ns, ready)
+        ready.early, ready.send = ready.send, []
+
+    return [(ledger.Ledger, "on_ledger_write", on_ledger_write)]
+
+
+@mutant
+def answers_under_two_places_add_up() -> list[Patch]:
+    """And a disk takes a commit under a place that is over."""
+
+    def unwritten(self):
+        return [seat for seat in self.ledger.holders if seat not in self.written]
+
+    return [(stage.StageDriver, "unwritten", unwritten), unfenced(FencedBy.THIS_PLACE, LedgerWrite)]
+
+
+@mutant
+def a_disk_that_joins_takes_a_commit_without_what_came_before() -> list[Patch]:
+    right = ledger.Ledger._why_not
+
+    def why_not(self, message):
+        return None if self.place and self.place.joining == self.seat else right(self, message)
+
+    def report(self):
+        return self.place.joining if self.is_primary and self.place else None
+
+    return [(ledger.Ledger, "_why_not", why_not), (ledger.Ledger, "report", report)]
+
+
+@mutant
+def a_holder_holds_the_next_batch_and_forgets_the_seal_that_came_with_it() -> list[Patch]:
+    """And has not got the seal itself, since the driver takes its answer for both."""
+    right = hand_over.HandOver.on_deliver
+
+    def on_deliver(self, source, message, now_ns, ready):
+        right(self, source, msgspec.structs.replace(message, last=None), now_ns, ready)
+
+    return [(hand_over.HandOver, "on_deliver", on_deliver)]
 
 
 @mutant
@@ -47,17 +102,7 @@ def a_ledgers_backup_says_that_it_has_a_page_before_its_disk_does() -> list[Patc
 
 @mutant
 def ledger_does_not_fence_old_drivers() -> list[Patch]:
-    def may_serve(self, source, epoch, batch, ready):
-        return self.is_primary
-
-    def on_ledger_write(self, source, message, now_ns, ready):
-        self.page = type(self.page)(self.page.query, self.page.fence, message.commit)
-        self._keep(ready)
-        self.asker = (source, message.epoch)
-        self.on_tick(ready)
-        self._answer(ready)
-
-    return [(ledger.Ledger, "_may_serve", may_serve), (ledger.Ledger, "on_ledger_write", on_ledger_write)]
+    return [(ledger.Ledger, "_why_not", lambda self, message: None)]
 
 
 @mutant

@@ -9,7 +9,7 @@ from mutants import MUTANTS, load, planted
 
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
-from holdfast.sim.swarm import SWARM, fragile, heavy, skewed, swarm_setup, switching
+from holdfast.sim.swarm import SWARM, chopped, fragile, heavy, poisoned, rough, skewed, swarm_setup, switching
 
 load()
 #: Bugs that only some faults bring out are looked for among those; the rest among all.
@@ -21,7 +21,6 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "messages_leave_before_the_disk_has_synced": ("crash",),
     "queue_without_a_bound": ("stall-reader", "disk-full"),
     "joining_seat_is_promoted": ("crash", "cut", "stall"),
-    "a_held_capture_is_dropped_at_a_promotion": ("crash", "stall"),
     "a_joining_image_gets_chunks_but_no_deltas": ("crash",),
     "a_chunk_is_lost": ("crash",),
     "captures_in_flight_go_out_again_under_a_place_that_is_over": ("crash", "cut"),
@@ -30,6 +29,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "a_late_try_takes_the_place_of_a_newer_one": ("stall-stage", "reorder"),
     "fetch_of_a_fenced_sink_is_served": ("stall-reader",),
     "fetch_is_served_by_a_backup": ("stall", "drain", "crash"),
+    "a_promoted_copy_does_not_write_what_it_found": ("crash",),
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
 HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_images"}
@@ -39,8 +39,17 @@ SWITCHING = {name for name, make in MUTANTS.items() if make.__module__ == "mutan
 SKEWED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_load"}
 #: Bugs in gaps: looked for where there are operators that nobody backs up.
 FRAGILE = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_gaps"}
+#: Bugs in what a disk does: looked for where much is spilled, and disks answer badly.
+ROUGH = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_tickets"}
+#: Bugs in blocks and in output that comes to images: looked for where blocks are small.
+CHOPPED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_blocks"}
+#: Bugs in dead letters: looked for where there are some, and disks answer badly.
+POISONED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_letters"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
-SCRIPTED = {"fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over"}
+SCRIPTED = {
+    "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
+    "a_held_capture_is_dropped_at_a_promotion": "promoted_between_held_and_pasted",
+}
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 SCHEDULES_MAX = 400
 
@@ -55,6 +64,8 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = swarm_setup(seed, kinds=FOCUS.get(name, SWARM))
             setup = heavy(setup) if name in HEAVY else switching(setup) if name in SWITCHING else setup
             setup = skewed(setup) if name in SKEWED else fragile(setup) if name in FRAGILE else setup
+            setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
+            setup = poisoned(setup) if name in POISONED else setup
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

@@ -16,7 +16,7 @@ from holdfast.cli.main import app
 from holdfast.cli.sim import replay_command
 from holdfast.sim.runner import keep, retrace, run_all, shrink
 from holdfast.sim.simulation import Simulation
-from holdfast.sim.swarm import SWARM, swarm_setup
+from holdfast.sim.swarm import SWARM, chopped, swarm_setup
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -34,6 +34,26 @@ def test_random_schedules_hold():
 def test_a_sink_never_plans_back_from_a_batch_that_it_found_planned():
     """Its shard's node and its driver die: the next driver has the rows of that batch before it hears of positions."""
     assert not Simulation(keep(swarm_setup(5293), (0, 3))).run().violation
+
+
+def test_a_row_that_only_the_reference_has_made_may_come_behind_a_gap():
+    """A stalled sink held its shards back, so the reference was ahead of them when one of them started empty."""
+    assert not Simulation(keep(swarm_setup(1_000_317), (3, 9, 13))).run().violation
+
+
+def test_a_backup_may_be_moved_by_the_record_that_ends_the_last_join():
+    assert not Simulation(keep(swarm_setup(1_003_278), (0, 1, 7, 8, 10))).run().violation
+
+
+def test_a_shard_that_landed_before_the_last_batch_and_has_none_of_it_comes_to_its_end():
+    """That batch was handed to the holders before; no block is left that could bring its watermark."""
+    assert not Simulation(keep(chopped(swarm_setup(5_000_606)), (4,))).run().violation
+
+
+def test_a_look_whose_rows_were_lost_in_a_gap_is_told_so():
+    """`spark.read` has stopped following when the shard starts empty elsewhere: nobody knows of the gap."""
+    kinds = ("loss", "drain", "crash-stage", "cut", "crash", "stall-stage")
+    assert not Simulation(keep(swarm_setup(300_513, kinds=kinds), (0, 2, 3, 4, 5, 6, 7))).run().violation
 
 
 @pytest.mark.slow

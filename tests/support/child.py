@@ -88,7 +88,7 @@ class ScriptedChild:
         self.plan = msgspec.json.decode((self.dir / "plan.json").read_bytes(), type=Plan)
         self.settings = json.loads((self.dir / "test.json").read_text())
         self.config = msgspec.convert(order["core"], Config)
-        self.security = Security.load(order["secret_file"], order["tls"])
+        self.security = Security.load(order["secret_file"], order["tls"], order["deployment"])
         self.loop: MachineLoop | None = None
         if self.plan.stage(self.stage).kind == "source":
             from holdfast.runtime.shards import cut
@@ -128,7 +128,7 @@ class ScriptedSource(ScriptedChild):
         while True:
             finishing = self.commands.finish.is_set()
             end = self._available(rate)
-            batch = rows(at, end, rate, settings.get("keys", 50))
+            batch = rows(at, end, rate, settings.get("keys", 50), settings.get("huge", -1))
             low = to_micros(driver.watermark)
             times = batch.column("ts").view(pa.int64()).to_numpy()
             if len(times) and times.min() < low:
@@ -255,6 +255,7 @@ class ScriptedSink(ScriptedChild):
                 endpoints=self.peer.endpoints,
                 secret_file=self.commands.order["secret_file"],
                 tls=self.commands.order["tls"],
+                deployment=self.plan.query,
             ),
             consumer=self.stage,
             epoch=self.epoch,

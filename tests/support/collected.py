@@ -50,8 +50,22 @@ def rows(n: int = 5_000, keys: int = 50, seed: int = 1) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def collector(*operators: OperatorPlan, spark_rows_min: int = 1 << 60) -> Collector:
-    stage = StagePlan(id="s", kind="source", feeds=tuple((o.name, 0) for o in operators))
+def with_times(*micros: int, n: int = 300) -> pa.Table:
+    """Good rows, and some at these times."""
+    odd = rows(len(micros), seed=2)
+    odd = odd.set_column(0, SCHEMA.field("ts"), pa.array(micros, pa.int64()).view(TIME))
+    return pa.concat_tables([rows(n).filter(rows(n)["ts"].is_valid()), odd])
+
+
+def with_key(value: str) -> pa.Table:
+    """A few good rows, the first one with this key."""
+    table = rows(10).filter(rows(10)["ts"].is_valid())
+    keys = [value, *table["src"].to_pylist()[1:]]
+    return table.set_column(1, SCHEMA.field("src"), pa.array(keys, pa.string()))
+
+
+def collector(*operators: OperatorPlan, spark_rows_min: int = 1 << 60, **settings) -> Collector:
+    stage = StagePlan(id="s", kind="source", feeds=tuple((o.name, 0) for o in operators), **settings)
     topology = Topology(shards=(), stages=(), readers=())
     plan = Plan(pipeline="p", query="q", topology=topology, operators=operators, stages=(stage,))
     return Collector(plan, stage, spark_rows_min)

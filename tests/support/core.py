@@ -37,6 +37,7 @@ def copy_of(topology: Topology = ONE, config: Config = CONFIG, *, based: bool = 
 def feed(made: Copy, edge: str, start: int, rows: Iterable, watermark: int, batch: int) -> Block:
     block = batch_block(start, tuple(rows), watermark, batch)
     made.inboxes[edge].sealed.append(block)
+    made.inboxes[edge].next = block.end
     return block
 
 

@@ -82,7 +82,7 @@ class Nodes:
             (dir / "plan.json").write_bytes(msgspec.json.encode(plan))
         given = {"rate": rate, "keys": keys, "trigger_ms": trigger_ms, **(source or {})}
         (dir / "test.json").write_text(json.dumps(given))
-        self.caller = Caller("test", asked, Security.load(dir / "secret", self.settings.get("tls")))
+        self.caller = Caller("test", asked, Security.load(dir / "secret", self.settings.get("tls"), plan.query))
 
     # --- processes
 

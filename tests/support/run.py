@@ -44,10 +44,15 @@ class PipelineRun:
         secret.write_text(secrets.token_hex(32))
         secret.chmod(0o600)
         self.names = [f"n{i}" for i in range(nodes)]
-        security = Security.load(secret, settings.get("tls"))
+        security = Security.load(secret, settings.get("tls"), plan.query)
         ports = free_ports(nodes)
         self.endpoints = {n: f"{security.scheme}://127.0.0.1:{p}" for n, p in zip(self.names, ports, strict=True)}
-        run = {"endpoints": self.endpoints, "secret_file": "secret", "tls": settings.get("tls")}
+        run = {
+            "endpoints": self.endpoints,
+            "secret_file": "secret",
+            "tls": settings.get("tls"),
+            "deployment": plan.query,
+        }
         run |= {"cwd": os.getcwd(), "source": str(source.resolve())}
         (directory / "run.json").write_text(json.dumps(run))
         self.settings = {"metrics_port": -1, "conf": {"spark.driver.memory": "600m"}, "master": "local[2]", **settings}

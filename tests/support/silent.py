@@ -201,7 +201,12 @@ def drain(
     """Read all that the silent operator says at last, and compare it: (keys missing, rows wrong, rows)."""
     spec = plan.topology.readers[0]
     loops: list[MachineLoop] = []
-    peer = Peer(SINK, endpoints, Security.load(secret), lambda source, message: loops[0].received(source, message))
+    peer = Peer(
+        SINK,
+        endpoints,
+        Security.load(secret, deployment=plan.query),
+        lambda source, message: loops[0].received(source, message),
+    )
     record = ask_record(peer, lambda *_, **__: None)
     start = dict.fromkeys(spec.edges, 0)
     reader = Reader(spec, 1, plan.topology, Config(), record, start, time.monotonic_ns())
@@ -209,7 +214,7 @@ def drain(
     loops[0].start()
     seen, wrong, rows = np.zeros(feed.keys, bool), 0, 0
     ended: set[str] = set()
-    run = Run(endpoints=endpoints, secret_file=str(secret))
+    run = Run(endpoints=endpoints, secret_file=str(secret), deployment=plan.query)
     deadline = time.monotonic() + limit_s
 
     def look(reader: Reader, now: int) -> tuple[dict[str, int], list[Piece], set[str]]:

@@ -19,7 +19,8 @@ TOO_LONG = {
 #: A note may have the name of the message or the event that it tells of: the idea is the same one.
 NOTES = "src/holdfast/model/notes.py"
 STAGE_NOTES = "src/holdfast/model/stage_notes.py"
-TOLD_BY_NOTES = {"src/holdfast/model/messages.py", "src/holdfast/core/ready.py"}
+MESSAGES = {"src/holdfast/model/messages.py", "src/holdfast/model/stream_messages.py"}
+TOLD_BY_NOTES = {*MESSAGES, "src/holdfast/core/ready.py"}
 
 
 def _name(path: Path) -> str:

@@ -15,7 +15,7 @@ import typer
 from holdfast.errors import ConfigError
 from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
-from holdfast.runtime.config import load_cluster
+from holdfast.runtime.config import load_cluster, load_config
 from holdfast.runtime.disk.journal import write_whole
 
 from .planning import plan_file
@@ -44,16 +44,11 @@ def node(
     Examples:  holdfast node --config node.toml
                holdfast node --config cluster.toml --name n2 --json
     """
-    from holdfast.runtime.node.__main__ import main
+    given = {key: value for key, value in (("name", name), ("dir", directory)) if value}
+    settings = load_config(config, **given)
+    from holdfast.runtime.node.__main__ import serve
 
-    arguments = ["--config", str(config)]
-    if name:
-        arguments += ["--name", name]
-    if directory:
-        arguments += ["--dir", directory]
-    if as_json:
-        arguments.append("--json")
-    raise typer.Exit(main(arguments))
+    serve(settings, as_json)
 
 
 def submit(
@@ -90,6 +85,7 @@ def submit(
     first, running = _nodes(run)
     if running:
         plan = _that_runs(plan, running)
+    run.deployment = plan.query
     described = msgspec.json.format(msgspec.json.encode(run), indent=2)
     files = {"pipeline.py": file.read_text(), "run.json": described.decode()}
     # one node alone, which passes it on: should it refuse, the next one might take what the others do not run

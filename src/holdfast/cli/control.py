@@ -17,12 +17,14 @@ from holdfast.runtime.client.local import STOP_LIMIT_S
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
 from .story import read_events
-from .watch import cluster_status
+from .watch import cluster_status, failures_of
 
 LOOK_S = 0.5
 TELL_AGAIN_S = 5.0
 #: Nodes that answered before may be too busy to, on a machine that is: so long nobody need answer.
 SILENCE_S_MAX = 60.0
+#: A stage that fails this many times in a row will not finish by itself; once or twice may be a node that died.
+FAILURES_MAX = 3
 #: `holdfast run` looks at its nodes, stops them, kills those that do not stop: it may take longer than they do.
 END_LIMIT_S = STOP_LIMIT_S + 20.0
 
@@ -109,6 +111,7 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
     asked = 0.0
     heard: float | None = None
     shown: list[str] = []
+    failed: set[str] = set()
     while True:
         if time.monotonic() - asked > TELL_AGAIN_S:
             run.ask_all("finish", {"forwarded": True})  # again and again: a node that came back does not know
@@ -130,6 +133,7 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
             continue
         if not waiting:
             return
+        _check_failures(run, waiting, failed, tell)
         if tell and waiting != shown:
             tell(f"waiting for {', '.join(waiting)} to finish")
             shown = waiting
@@ -143,13 +147,34 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
             return
 
 
+def _check_failures(run: RunFile, waiting: list[str], said: set[str], tell) -> None:
+    """Say what `status` knows of a stage that fails, each reason once; the end if it fails again and again."""
+    try:
+        nodes, _ = run.statuses()
+    except HoldfastError:
+        return  # nobody answers now, which the caller hears too
+    newest = max(nodes.values(), key=lambda answer: answer.get("version", 0), default={"places": {}})
+    for failure in failures_of(newest["places"], nodes):
+        if failure.stage not in waiting:
+            continue
+        if failure.times >= FAILURES_MAX:
+            raise HoldfastError(
+                f"{run.pipeline} cannot finish: {failure.stage} fails again and again",
+                detail=str(failure),
+                hint=f"It is still running. Mend the cause and call this again, or `holdfast stop {run.dir}` ends it.",
+            )
+        if tell and failure.text not in said:
+            said.add(failure.text)
+            tell(str(failure))
+
+
 def _finish_ports(run: RunFile, limit_s: float) -> None:
     """Nobody but this command can end a stream whose rows come from another program."""
     from holdfast.spark.connect import Run as Way
     from holdfast.spark.connect import Target, plan_of
 
     tls = msgspec.to_builtins(run.tls) if run.tls else None
-    way = Way(endpoints=run.endpoints, secret_file=run.secret_file, tls=tls)
+    way = Way(endpoints=run.endpoints, secret_file=run.secret_file, tls=tls, deployment=run.deployment)
     plan = plan_of(way, run.dir)
     for stage in plan.stages:
         if stage.kind == "port":
@@ -175,6 +200,9 @@ def unfinished(run: RunFile) -> list[str]:
                 stages.setdefault(asset, False)
         for asset in answer.get("finished", []):
             stages[asset] = True
+        for shard, told in answer.get("shards", {}).items():  # what was set aside is a part of the result
+            if told.get("role") == "primary" and told.get("dead_waiting"):
+                stages[f"dead letters of {shard}"] = False
     if not stages:
         raise HoldfastError(f"no node of {run.pipeline} answers", hint="`holdfast events` shows what happened last.")
     return sorted(asset for asset, done in stages.items() if not done)

@@ -27,7 +27,7 @@ from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
 from .control import finish_run
-from .run import LocalRun, RunOptions, start_run, until_told
+from .run import NODES_MAX, LocalRun, RunOptions, start_run, until_told
 from .runs import JsonOption, say
 from .story import read_events, sentence, write_event
 from .verify import verify_run
@@ -43,7 +43,7 @@ LOOK_AFTER_S = 4.0
 def demo(
     seconds: Annotated[int, typer.Option(help="How long traffic flows, at the least.", min=10)] = 60,
     kills: Annotated[int, typer.Option(help="How many nodes are killed in that time.", min=0)] = 4,
-    nodes: Annotated[int, typer.Option(help="How many nodes.", min=3)] = 4,
+    nodes: Annotated[int, typer.Option(help="How many nodes.", min=3, max=NODES_MAX)] = 4,
     seed: Annotated[int, typer.Option(help="Which nodes are killed, and when.")] = 1,
     directory: Annotated[Path | None, typer.Option("--dir", help="Keep the run here (default: under /tmp).")] = None,
     standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,

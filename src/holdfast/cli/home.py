@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.runtime.disk.lock import LOOK_S, Lock, held_by, take
+from holdfast.runtime.net.endpoints import remove_socket
 
 from .runs import made_in, read_run, remove
 
@@ -91,6 +92,8 @@ def _check_ended(directory: Path) -> list[Path]:
         answers = run.ask_all("ping", timeout_s=2.0)
     if answers:
         raise ConfigError(f"{run.pipeline} is running in {directory}", hint=f"`holdfast stop {directory}` first.")
+    for endpoint in run.endpoints.values():
+        remove_socket(endpoint)  # what a `run` that was killed has left
     return [Path(run.source)]
 
 

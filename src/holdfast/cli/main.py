@@ -16,6 +16,7 @@ import typer
 from holdfast.errors import HoldfastError, InvariantError, exit_code, one_line
 
 from .alone import INTERRUPTED
+from .bad import bad
 from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
@@ -37,6 +38,7 @@ app.command("events")(events)
 app.command("drain")(drain)
 app.command("stop")(stop)
 app.command("mode")(mode)
+app.command("bad")(bad)
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 

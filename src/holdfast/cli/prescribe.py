@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -67,26 +68,40 @@ def _merge(flags: dict[str, object], files: list[str], measured: dict[str, objec
 
 
 def table(found: Prescription) -> Table:
-    """The ranking as people read it."""
+    """The ranking as people read it; the reasons are sentences, and stand below it (`reasons`)."""
     money = any(strategy.money is not None for strategy in found.strategies)
-    shown = Table()
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("strategy", "copies", "RR", "cost", "every", "bandwidth", *(["money/month"] if money else [])):
         shown.add_column(column, no_wrap=True)
-    shown.add_column("why", min_width=20)
     for strategy in found.strategies:
         if not strategy.feasible:
-            cells = [strategy.name, str(strategy.copies), "-", "-", "-", "-", *(["-"] if money else []), strategy.why]
+            cells = [strategy.name, str(strategy.copies), "-", "-", "-", "-", *(["-"] if money else [])]
             shown.add_row(*cells, style="dim")
             continue
         interval = strategy.checkpoint_interval
         cells = [
             strategy.name, str(strategy.copies), show_factor(known(strategy.rr)), f"{known(strategy.cost):.3f}x",
             "-" if interval is None else show_duration(interval), show_size(known(strategy.bandwidth)) + "/s",
-            *([f"{strategy.money:,.2f}"] if money else []), strategy.why,
+            *([f"{strategy.money:,.2f}"] if money else []),
         ]  # fmt: skip
         best = found.winner is not None and strategy.name == found.winner.name
         shown.add_row(*cells, style="bold" if best else "")
     return shown
+
+
+def reasons(found: Prescription) -> Table:
+    """Why each strategy stands where it stands, in lines as wide as the terminal is."""
+    shown = Table.grid(padding=(0, 2), pad_edge=False)
+    shown.add_column(no_wrap=True)
+    shown.add_column(min_width=20)
+    for strategy in found.strategies:
+        shown.add_row(strategy.name, strategy.why, style="" if strategy.feasible else "dim")
+    return shown
+
+
+def _show(console: Console, shown: Table) -> None:
+    """Nothing is cut off: where the terminal is too narrow for a table, its lines are longer than that."""
+    console.print(shown, width=max(console.width, console.measure(shown).minimum), crop=False, soft_wrap=True)
 
 
 def _what_if(changes: list[str], parameters: dict[str, object]) -> dict[str, object]:
@@ -219,7 +234,8 @@ def _print(results: list[tuple[str, Prescription, list[str]]], as_json: bool) ->
     for label, found, turns in results:
         if label:
             console.print(f"\n[bold]{label}[/bold]")
-        console.print(table(found))
+        _show(console, table(found))
+        _show(console, reasons(found))
         console.print(found.sentence, highlight=False)
         for line in turns:
             console.print("  " + line, highlight=False)

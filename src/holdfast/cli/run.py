@@ -7,6 +7,7 @@ alive, the nodes start Spark. This command only ties them together and shows wha
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
 from holdfast.runtime.config import make_config
 from holdfast.runtime.disk.journal import write_whole
+from holdfast.runtime.signals import on_end
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
 
@@ -46,6 +48,8 @@ from .watch import cluster_status, failing, status_view
 LOOK_S = 1.0
 WARM_LIMIT_S = 600
 SLA_LOOK_S = 5.0
+#: Nodes of one `holdfast run`, all on this machine.
+NODES_MAX = 64
 
 
 class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -90,8 +94,14 @@ def start_run(
     told: threading.Event | None = None,
 ) -> LocalRun:
     """Plan, start the nodes, and leave `run.json` for the other commands."""
-    if options.nodes < 1:
-        raise ConfigError("--nodes must be at least 1", detail=f"It is {options.nodes}.")
+    if not 1 <= options.nodes <= NODES_MAX:
+        raise ConfigError(
+            f"--nodes must be 1 to {NODES_MAX}",
+            detail=f"It is {options.nodes}. Every node is a process of about 200 MB on this machine.",
+            hint="Nodes on machines of their own are started with `holdfast node`: see docs/running.md.",
+        )
+    if options.restart_s is not None and not math.isfinite(options.restart_s):
+        raise ConfigError("--restart must be a number of seconds", detail=f"It is {options.restart_s}.")
     if not is_here(options.master):
         raise ConfigError(
             f"--master {options.master} is not on this machine",
@@ -127,14 +137,28 @@ def _start(
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
+        deployment=plan.query,
         settings=settings,
         restart_s=options.restart_s,
     )
+    try:
+        run = _describe(file, directory, plan, nodes, settings)
+        tell(f"starting {options.nodes} nodes")
+        nodes.start(told)
+    except BaseException:
+        nodes.stop()  # its sockets are not in the run's directory
+        raise
+    return LocalRun(run, plan, nodes, warnings, home)
+
+
+def _describe(file: Path, directory: Path, plan: Plan, nodes: LocalNodes, settings: dict[str, Any]) -> RunFile:
+    """Leave `run.json`."""
     run = RunFile(
         pipeline=plan.pipeline,
         source=str(file.resolve()),
         cwd=os.getcwd(),
         endpoints=nodes.endpoints,
+        deployment=plan.query,
         metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
         secret_file=str(nodes.secret_file),
         conf=settings["conf"],
@@ -144,9 +168,7 @@ def _start(
         dir=str(directory),
     )
     write_whole(directory / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2))  # it may hold keys
-    tell(f"starting {options.nodes} nodes")
-    nodes.start(told)
-    return LocalRun(run, plan, nodes, warnings, home)
+    return run
 
 
 def _warm(directory: Path, told: threading.Event | None) -> None:
@@ -183,16 +205,16 @@ def _settings(options: RunOptions) -> dict[str, Any]:
 
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
-    if not equals:
+    if not (key and equals):
         raise ConfigError(f"--conf {text!r} cannot be read", hint="Write --conf spark.some.key=value.")
     return key, value
 
 
 @contextmanager
 def until_told() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C or SIGTERM, instead of dying in the middle of something."""
+    """An event that is set by any signal that ends a run, instead of dying in the middle of something."""
     told = threading.Event()
-    before = {sign: signal.signal(sign, lambda *_: told.set()) for sign in (signal.SIGINT, signal.SIGTERM)}
+    before = on_end(told.set)
     try:
         yield told
     finally:
@@ -238,7 +260,7 @@ def run_command(
         master=master,
         conf=tuple(conf or ()),
         standby=standby,
-        restart_s=restart if restart >= 0 else None,
+        restart_s=None if restart < 0 else restart,
         settings=tuple(setting or ()),
     )
     console = Console(stderr=True)

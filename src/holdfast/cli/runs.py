@@ -18,6 +18,7 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.ids import Name
 from holdfast.pipeline.load import file_of_run
+from holdfast.runtime.net.endpoints import check_endpoint
 from holdfast.runtime.net.security import Security, TlsFiles
 from holdfast.runtime.net.transport import Caller
 
@@ -27,7 +28,7 @@ RUNS = Path("holdfast-run")
 #: All that a run makes in its directory; `run --fresh` removes these and nothing else, since it may be the user's own.
 MADE = (
     "run.json", "plan.json", "explain.txt", "pipeline.py", "secret", "events.jsonl",
-    "checkpoints", "late", "gaps", "nodes",
+    "checkpoints", "late", "bad", "gaps", "dead", "nodes",
 )  # fmt: skip
 
 RunArgument = Annotated[
@@ -44,6 +45,8 @@ class RunFile(msgspec.Struct, kw_only=True):
     source: str
     cwd: str
     endpoints: dict[Name, str]
+    #: Which deployment these nodes run (`Plan.query`): those of another one refuse us, and we them.
+    deployment: str = ""
     metrics: dict[str, str] = {}
     secret_file: str = ""
     tls: TlsFiles | None = None
@@ -71,9 +74,13 @@ class RunFile(msgspec.Struct, kw_only=True):
 
     @property
     def security(self) -> Security:
-        return Security.load(self.secret_file, self.tls)
+        return Security.load(self.secret_file, self.tls, self.deployment)
 
     def caller(self) -> Caller:
+        if not self.endpoints:
+            raise ConfigError(f"{self.path / 'run.json'} cannot be used", detail="It names no nodes.")
+        for name, endpoint in self.endpoints.items():
+            check_endpoint(endpoint, name)
         return Caller("cli", self.endpoints, self.security)
 
     def ask(self, action: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
@@ -152,14 +159,15 @@ def read_run(directory: Path) -> RunFile:
     file = directory / "run.json"
     try:
         run = msgspec.json.decode(file.read_bytes(), type=RunFile)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
             f"no run in {directory}",
             detail=f"There is no {file}.",
             hint="Give the directory that `holdfast run` printed, or start one: holdfast run FILE.",
         ) from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{file} cannot be read", detail=str(error)) from None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        hint = "It is damaged. The nodes do not need it: a copy of it from elsewhere, or the nodes' own `stop`, helps."
+        raise ConfigError(f"{file} cannot be read", detail=str(error), hint=hint) from None
     run.dir = str(directory.resolve())
     return run
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import ConfigError, PeerError
-from holdfast.model.ids import asset_id, is_ledger, name_of, stage_of
+from holdfast.model.ids import asset_id, is_ledger, name_of, operator_of, stage_of
+from holdfast.model.plan import to_micros
+from holdfast.pipeline import durations
+from holdfast.pipeline.gaps import all_gaps
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
@@ -20,6 +24,8 @@ from .story import EventLogs, sentence
 
 #: Roles of copies, as nodes tell them.
 RUNS, BACKS_UP = ("primary", "yielding"), ("backup", "joining")
+#: A watermark beyond this is that of a stream that has ended; one that is this far ahead of the clock is told.
+END_US, AHEAD_US = 1 << 62, 60_000_000
 #: How often `--watch` and `--follow` look again.
 LOOK_S = 1.0
 
@@ -64,6 +70,8 @@ def cluster_status(run: RunFile) -> dict[str, Any]:
         "record": {name: newest[name] for name in ("version", "members", "places", "draining")},
         "coordinator": newest["coordinator"],
         "shards": shards_of(newest["places"], answers),
+        "stages": stages_of(newest["places"], answers),
+        "gaps": [msgspec.to_builtins(gap) for gap in all_gaps(run.path)],
         "unprotected": [f"{name} is not a member" for name in absent] + unprotected(newest["places"], answers),
         "nodes": answers,
         "preparing": preparing,
@@ -81,6 +89,16 @@ def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch", "mode")}}
             found[asset]["backup_load_percent"] = image.get("load_percent")
     return found
+
+
+def stages_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
+    """What the ledger of every stage says, a port's too: last batch, watermark, rows late and bad so far."""
+    ledgers = {asset: place for asset, place in sorted(places.items()) if is_ledger(asset_id(asset))}
+    told = {
+        stage_of(asset_id(asset)): nodes.get(name_of(place["primary"] or ""), {}).get("ledgers", {})
+        for asset, place in ledgers.items()
+    }
+    return {stage: ledger[stage] for stage, ledger in told.items() if stage in ledger}
 
 
 def unprotected(places: dict[str, Any], nodes: dict[str, Any]) -> list[str]:
@@ -107,16 +125,18 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
     ):  # fmt: skip
         shards.add_column(column, justify="left" if column in ("shard", "primary", "backup", "mode") else "right")
     stages = Table()
-    for column in ("stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "late"):
+    for column in (
+        "stage", "runs on", "stands by", "epoch", "state", "batch", "rows/s", "watermark", "late", "bad",
+    ):  # fmt: skip
         stages.add_column(column, justify="left" if column in ("stage", "runs on", "stands by", "state") else "right")
     for asset, place in sorted(record["places"].items()):
         if is_ledger(asset):
             port = stage_of(asset)
             if port not in record["places"]:  # its driver is a program of the user's own
-                told = nodes.get(name_of(place["primary"] or ""), {}).get("ledgers", {}).get(port, {})
-                batch = told.get("batch", -1)
+                batch = status["stages"].get(port, {}).get("batch", -1)
                 state = "written" if batch >= 0 else "waits for rows"
-                stages.add_row(port, "your program", "-", "-", state, _number(batch if batch >= 0 else None), "-", "-")
+                cells = (_number(batch if batch >= 0 else None), "-", *_aside(status, port))
+                stages.add_row(port, "your program", "-", "-", state, *cells)
             continue
         primary = place["primary"]
         home = nodes.get(name_of(primary or ""), {})
@@ -131,7 +151,8 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
                 place["backup"] or "-",
                 str(place["epoch"]),
                 state,
-                *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond", "numLateRows")),
+                *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond")),
+                *_aside(status, asset),
             )
             continue
         told = status["shards"][asset]
@@ -151,10 +172,17 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             moment(told.get("watermark_us")),
             style="bold red" if not primary else "yellow" if place["wants_backup"] and not place["backup"] else "",
         )
-    lines: list[Any] = [shards, stages, nodes_table(status)]
+    return Group(shards, stages, nodes_table(status), *notices(status))
+
+
+def notices(status: dict[str, Any]) -> list[Text]:
+    """What a person should know beside the tables, a line each."""
+    nodes, lines = status["nodes"], []
     if status["preparing"]:
         lines.append(Text(f"{', '.join(status['preparing'])} still prepare", style="yellow"))
     lines += [Text(line, style="bold red") for line in failing(status)]
+    lines += [Text(told["waits_for"], style="bold red") for _, told in sorted(nodes.items()) if told.get("waits_for")]
+    lines += [Text(line, style="yellow") for line in (*ahead(status, time.time()), *gap_lines(status["gaps"]))]
     if status["unprotected"]:
         reasons = status["unprotected"]
         more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
@@ -163,9 +191,13 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         lines.append(Text(f"no answer from {', '.join(status['silent'])}", style="yellow"))
     for name, answer in sorted(nodes.items()):
         for shard, told in sorted(answer.get("shards", {}).items()):
+            if told.get("rows_aside"):
+                folder = f"dead/{operator_of(shard)}"
+                text = f"{shard} on {name} has set aside {told['rows_aside']:,} rows: {folder} has them"
+                lines.append(Text(text, style="yellow"))
             if told["failed"]:
                 lines.append(Text(f"{shard} on {name} stands still: {told['failed']}", style="bold red"))
-    return Group(*lines)
+    return lines
 
 
 def nodes_table(status: dict[str, Any]) -> Table:
@@ -188,16 +220,58 @@ def percent(load: float | None) -> str:
     return "-" if load is None else f"{load:.1f}%" if load < 10 else f"{load:.0f}%"
 
 
-def failing(status: dict[str, Any]) -> list[str]:
-    """Why stages do not run, a line each: their drivers fail where they were last started."""
+class Failure(NamedTuple):
+    """Why a stage does not run: its driver fails where it was last started."""
+
+    stage: str
+    node: str
+    times: int
+    text: str
+
+    def __str__(self) -> str:
+        often = f", {self.times} times in a row" if self.times > 1 else ""
+        return f"{self.stage} failed on {self.node}{often}: {self.text}"
+
+
+def failures_of(places: dict[str, Any], nodes: dict[str, Any]) -> list[Failure]:
     found = []
-    for stage, place in sorted(status["record"]["places"].items()):
+    for stage, place in sorted(places.items()):
         name = name_of(place["primary"] or "")
-        failure = status["nodes"].get(name, {}).get("failures", {}).get(stage) if place["stage"] else None
+        failure = nodes.get(name, {}).get("failures", {}).get(stage) if place["stage"] else None
         if failure:
-            often = f", {failure['times']} times in a row" if failure["times"] > 1 else ""
-            found.append(f"{stage} failed on {name}{often}: {failure['text']}")
+            found.append(Failure(stage, name, failure["times"], failure["text"]))
     return found
+
+
+def failing(status: dict[str, Any]) -> list[str]:
+    """The same, a line each."""
+    return [str(failure) for failure in failures_of(status["record"]["places"], status["nodes"])]
+
+
+def ahead(status: dict[str, Any], now_s: float) -> list[str]:
+    """Stages whose watermark is ahead of the clock, a line each: nothing else says why rows are late."""
+    found = []
+    for stage, told in status["stages"].items():
+        by_us = told["watermark_us"] - int(now_s * 1e6)
+        if by_us > AHEAD_US and told["watermark_us"] < END_US:
+            by = durations.about(by_us)
+            found.append(f"the watermark of {stage} is {by} ahead of the clock: rows before it are late")
+    return found
+
+
+def gap_lines(gaps: list[dict[str, Any]]) -> list[str]:
+    """What sinks have come past, the latest three: results that a failure in mode `none` has cost."""
+    found = [
+        f"{gap['consumer']}: windows of {gap['edge']} between {moment(to_micros(gap['start'])) or 'the beginning'} and "
+        f"{moment(to_micros(gap['to']))} may be missing (mode none)"
+        for gap in sorted(gaps, key=lambda gap: gap["to"])
+    ]
+    return ([f"{len(found) - 3} earlier gaps"] if len(found) > 3 else []) + found[-3:]
+
+
+def _aside(status: dict[str, Any], stage: str) -> tuple[str, str, str]:
+    told = status["stages"].get(stage, {})
+    return moment(told.get("watermark_us")), _number(told.get("late")), _number(told.get("bad"))
 
 
 def _number(value: object) -> str:
@@ -217,9 +291,9 @@ def size(count: float | None) -> str:
 def moment(micros: int | None) -> str:
     if micros is None or micros < -(1 << 62):
         return "-"
-    if micros > 1 << 62:
+    if micros > END_US:
         return "end"
-    return time.strftime("%H:%M:%S", time.gmtime(micros / 1e6))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(micros / 1e6))
 
 
 def events(

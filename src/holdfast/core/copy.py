@@ -9,6 +9,9 @@ A copy may have to start empty (mode `none`, after a failure): it lands when it 
 on, and from which event time on everything will be there (`gap`). Windows that begin before that are not emitted, and
 its output begins with a block that says so. A copy that comes upon such a block hides what it touches, and hands it on.
 
+What an operator cannot put out (a sum that does not fit its type) it sets aside, by a rule that knows only state and
+input. That is output too: it is numbered, captured and kept until it is written (`dead`, `core/dead_letters.py`).
+
 A copy never talks to anyone: `core/host.py` feeds it and sends what it made.
 """
 
@@ -20,15 +23,18 @@ from holdfast.core.arriving import Pasting
 from holdfast.core.gauge import Gauge
 from holdfast.core.operator import Operator
 from holdfast.core.roles import CHANGES, RISING, Change, Condition
-from holdfast.errors import HoldfastError, InvariantError, check
+from holdfast.errors import HoldfastError, InvariantError, MemoryLimitError, check
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows
+from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows, cut_rows
 from holdfast.model.config import Config
-from holdfast.model.ids import Asset, Edge
+from holdfast.model.ids import Asset, Consumer, Edge, dead_edge
 from holdfast.model.messages import Capture
 from holdfast.model.parts import CommitRecord
 from holdfast.model.topology import ShardSpec, Topology
+
+#: Who takes what is set aside: files.
+DEAD_LETTERS = Consumer("dead letters")
 
 
 class Input:
@@ -47,13 +53,14 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "condition", "consumed_since", "gap", "gauge", "highest", "inboxes", "inputs", "op", "outputs", "pasted",
-        "pasting", "replays", "spec", "watermark", "why",
+        "block_rows_max", "condition", "consumed_since", "dead", "gap", "gauge", "highest", "inboxes", "inputs", "op",
+        "outputs", "pasted", "pasting", "replays", "spec", "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
         self.spec = spec
         self.op = op
+        self.block_rows_max = topology.block_rows_max
         #: What its state is good for. Only `change` sets it, by the table in `core/roles.py`.
         self.condition = Condition.COMPLETE if based else Condition.EMPTY
         #: While it holds a capture: that one, and what of it is still to be pasted.
@@ -63,6 +70,8 @@ class Copy:
         self.outputs = [
             OutputQueue(e, topology.consumers[e], config.queue_memory_max, config.queue_spill_max) for e in spec.outputs
         ]
+        #: What its operator has set aside, until it is written.
+        self.dead = OutputQueue(dead_edge(spec.id), (DEAD_LETTERS,), config.queue_memory_max, 0)
         #: The shard's own watermark: the lowest of its inputs.
         self.watermark = WATERMARK_MIN
         #: Windows that begin before this event time are not emitted: rows of them are missing.
@@ -75,7 +84,8 @@ class Copy:
         self.pasted = (0, 0)
         #: Elements consumed since the last capture was taken.
         self.consumed_since = 0
-        #: While it stands still: why its operator cannot take the next block. Nothing is lost: the block stays.
+        #: While it stands still, or waits for memory: why its operator cannot take the next block. Nothing is lost: the
+        #: block stays.
         self.why = ""
         #: How busy it keeps its node in its present role.
         self.gauge = Gauge()
@@ -94,6 +104,9 @@ class Copy:
         """It started empty, and it is not known yet where its inputs go on."""
         return self.condition is Condition.LANDING
 
+    def can(self, change: Change) -> bool:
+        return (self.condition, change) in CHANGES
+
     def change(self, change: Change) -> None:
         """The one place where the condition of a copy changes."""
         known = CHANGES.get((self.condition, change))
@@ -107,6 +120,11 @@ class Copy:
     def holds_to(self, edge: Edge) -> int:
         """Where this copy would stand if it ran now: a held capture is pasted first."""
         return self.pasting.head.to[edge] if self.pasting else self.input(edge).position
+
+    @property
+    def queues(self) -> tuple[OutputQueue, ...]:
+        """Everything that it makes, and that a capture carries."""
+        return (*self.outputs, self.dead)
 
     def positions(self) -> dict[Edge, int]:
         return {i.edge: i.position for i in self.inputs}
@@ -130,7 +148,7 @@ class Copy:
         source = self.next_input()
         if not source.queue or self.condition is not Condition.RUNNING:
             return None
-        for queue in self.outputs:
+        for queue in self.queues:
             if not queue.has_room():
                 return None
         block = source.queue[0]
@@ -155,7 +173,8 @@ class Copy:
         except HoldfastError as error:
             source.queue.appendleft(block)
             batch = f", batch {block.batch}" if block.batch >= 0 else ""
-            self.change(Change.TORN if self.op.torn else Change.REFUSED)
+            full = isinstance(error, MemoryLimitError)  # not a function of the input: another node may have room
+            self.change(Change.TORN if self.op.torn else Change.NO_ROOM if full else Change.REFUSED)
             self.why = f"{self.id} cannot take [{block.start}, {block.end}) of {source.edge}{batch}: {error}"
             return None
         source.position = block.end
@@ -163,15 +182,30 @@ class Copy:
         self.highest = max(self.highest, block.highest)
         self.consumed_since += block.end - block.start
         hidden = self.hide(to)
+        aside = self._set_aside()
         if lowest == self.watermark and not any(map(len, rows)):
-            return hidden
-        self.watermark = lowest
-        return hidden + self._emit(rows)
+            return hidden + aside
+        before, self.watermark = self.promised, lowest
+        return hidden + aside + self._emit(rows, before)
 
-    def _emit(self, rows: tuple[Rows, ...], gap: Gap | None = None) -> list[tuple[OutputQueue, Block]]:
+    def _set_aside(self) -> list[tuple[OutputQueue, Block]]:
+        """What the step could not put out. A function of state and input, so every copy sets the same aside."""
+        if not len(self.op.aside):
+            return []
+        parts = cut_rows(self.op.aside, self.block_rows_max)
+        return [(self.dead, self.dead.append(part, self.promised)) for part in parts]
+
+    def _emit(
+        self, rows: tuple[Rows, ...], before: int = WATERMARK_MIN, gap: Gap | None = None
+    ) -> list[tuple[OutputQueue, Block]]:
+        """What one step made, for every output. Blocks before the last one promise no more than was promised before."""
         promised, highest = self.promised, self.reach() - 1
-        made = zip(self.outputs, rows, strict=True)
-        return [(queue, queue.append(each, promised, highest, gap)) for queue, each in made]
+        made: list[tuple[OutputQueue, Block]] = []
+        for queue, each in zip(self.outputs, rows, strict=True):
+            *first, last = cut_rows(each, self.block_rows_max)
+            made += [(queue, queue.append(part, before, highest)) for part in first]
+            made.append((queue, queue.append(last, promised, highest, gap)))
+        return made
 
     @property
     def promised(self) -> int:
@@ -191,13 +225,24 @@ class Copy:
             return []
         self.gap = to
         self.op.hide(to)
-        return self._emit(((),) * len(self.outputs), Gap(self.op.after(to)))
+        return self._emit(((),) * len(self.outputs), gap=Gap(self.op.after(to)))
+
+    def pass_over(self, to: int) -> list[tuple[OutputQueue, Block]]:
+        """An input goes on later than was thought at the landing: rows before `to` are missing, and its watermark is
+        further, which no block of it will say; after its last batch none would come at all."""
+        made = self.hide(to)
+        lowest = min(i.watermark for i in self.inputs)
+        if lowest > self.watermark:
+            before, self.watermark = self.promised, lowest
+            rows = self.op.step(self.inputs[0].edge, (), lowest)
+            made += self._set_aside() + self._emit(rows, before)
+        return made
 
     def start_empty(self, base: int) -> None:
         """Know nothing, and number what is emitted from `base` on."""
         self.change(Change.STARTS_EMPTY)
         self.replays = False
-        for queue in self.outputs:
+        for queue in self.queues:
             queue.begin(base)
 
     def land(self, to: int) -> list[tuple[OutputQueue, Block]]:
@@ -208,7 +253,7 @@ class Copy:
         self.watermark = min(i.watermark for i in self.inputs)
         rows = self.op.step(self.inputs[0].edge, (), self.watermark)
         check(not any(map(len, rows)), "an empty shard has made rows", self.id)
-        return self._emit(rows, Gap(self.op.after(to), jump=True))
+        return self._emit(rows, gap=Gap(self.op.after(to), jump=True))
 
     def seal(self, edge: Edge, commit: CommitRecord) -> Block | None:
         """A committed batch gets its positions here. An image may have its effect already: then it is not kept."""
@@ -225,9 +270,12 @@ class Copy:
 
     def fits(self, capture: Capture) -> bool:
         """An image accepts only what starts where it stands; the first chunk of a scan fits everywhere."""
-        if capture.scan == 0:
+        whole = capture.scan == 0
+        if not all(queue.takes(capture.outputs[queue.edge], whole) for queue in self.queues):
+            return False
+        if whole:
             return True
-        if self.condition is not (Condition.COMPLETE if capture.scan < 0 else Condition.SCANNING):
+        if self.condition is not (Condition.SCANNING if capture.rising else Condition.COMPLETE):
             return False
         stands = capture.scan == self.op.scanned and all(capture.start[i.edge] == i.position for i in self.inputs)
         return stands and self.op.fits(capture.state)
@@ -267,7 +315,7 @@ class Copy:
                 sealed.extend((i.edge, block) for block in i.inbox.rebase(head.handed[i.edge]))
                 i.queue = i.inbox.sealed
             i.inbox.drop(i.position)
-        for queue in self.outputs:
+        for queue in self.queues:
             queue.paste(head.outputs[queue.edge], head.scan == 0)
         self.watermark = min(i.watermark for i in self.inputs)
         self.gap, self.highest = head.gap

@@ -107,7 +107,8 @@ class Election:
 
     def on_contact(self, name: Name, now_ns: int) -> None:
         """Any word from a member: what the coordinator knows of its own about who lives."""
-        self.contacts[name] = now_ns
+        if name in self.accepted.members:
+            self.contacts[name] = now_ns
 
     def silence_ns(self, name: Name, now_ns: int) -> int:
         return now_ns - self.contacts.get(name, -(1 << 60)) if name != self.name else 0

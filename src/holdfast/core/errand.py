@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.fence import Behind, Fence, hand_to
+from holdfast.core.fence import Behind, Fence
+from holdfast.core.gate import Gate, hand_to
 from holdfast.core.ready import Ready, Received, Tick
+from holdfast.errors import refuse_if
 from holdfast.model import notes
 from holdfast.model.config import MS, SECOND
 from holdfast.model.ids import Address, Asset, Name, name_of
@@ -21,6 +23,7 @@ from holdfast.model.message import FencedBy
 from holdfast.model.messages import Fetch, Fetched, FetchRefused, Pull, Push
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record
+from holdfast.model.topology import edge_alone
 
 #: Asking again, here or elsewhere, changes nothing about these.
 HOPELESS = frozenset((FetchReason.FENCED, FetchReason.TRIMMED, FetchReason.FOREIGN, FetchReason.POSITION))
@@ -59,6 +62,7 @@ class Errand:
         self.home = home
         self.fence = Fence({asked.edge: shard})
         self.fence.hear(FencedBy.PRODUCER, shard, asked.producer_epoch)
+        self.gate = Gate(asked.consumer, edge_alone(asked.edge, shard), self.fence, lambda m: hasattr(self, m.handler))
         self.version = version
         self.names = names
         self.limits = limits
@@ -86,7 +90,7 @@ class Errand:
         if self.over:
             return ready
         if isinstance(event, Received):
-            hand_to(self, self.fence, event, now_ns, ready)
+            hand_to(self, self.gate, event.source, event.message, now_ns, ready)
         elif now_ns >= self.until_ns:
             self.late = True
         elif now_ns >= self.due_ns:
@@ -122,6 +126,10 @@ class Errand:
     def on_fetched(self, source: Address, message: Fetched, now_ns: int, ready: Ready) -> None:
         """Rows for an earlier ticket are as good: a position always has the same rows."""
         asked = self.asked
+        blocks = message.blocks
+        if blocks:  # none: all of the piece was lost with a shard that had to start empty
+            whole = blocks[-1].end == asked.end and (blocks[0].start == asked.start or blocks[0].jumps)
+            refuse_if(not whole, "it is not all that was asked for", asked.edge)
         self.answer = message
         span = (asked.start, asked.end)
         ready.notes.append(notes.Fetched(asked.consumer, asked.edge, span, message.epoch, message.blocks))

@@ -17,15 +17,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.ready import Ready, Received
 from holdfast.model.ids import Address, Asset, Edge, asset_id, life_of, name_of
 from holdfast.model.message import FencedBy, Message
 from holdfast.model.record import NO_RECORD, Place, Record
 
 _NOTHING = asset_id("")
 _NOWHERE = Place(primary=None, epoch=0, since=0)
-#: Whoever shows a newer epoch than the record has is believed: the record is on its way.
-_HEARD = (FencedBy.EPOCH, FencedBy.PRODUCER)
+#: Whoever shows a newer epoch than the record has is believed, if it is a member: the record is on its way.
+_HEARD = (FencedBy.PRODUCER, FencedBy.EPOCH)
 
 
 class Behind(msgspec.Struct, frozen=True, array_like=True):
@@ -59,11 +58,17 @@ class Fence:
         """The one comparison. None: it may be taken."""
         for by in message.fenced_by:
             for said, known in self._numbers(by, source, message):
-                if said < known or (said > known and by.exact):
+                older, newer = said < known, said > known
+                if newer if by is FencedBy.NOT_AHEAD else older or (newer and by.exact):
                     return Behind(by, said, known)
-            if by in _HEARD:
-                self.hear(by, self._asset(by, message), message.epoch)  # type: ignore[attr-defined]
+            if by in _HEARD and self._is_believed(by, asset := self._asset(by, message)):
+                self.hear(by, asset, message.epoch)  # type: ignore[attr-defined]
         return None
+
+    def _is_believed(self, by: FencedBy, asset: Asset) -> bool:
+        """A shard that the record places; and the stage of a port, which no record does: its drivers say which
+        of them is the latest. (Whether it may commit is for its ledger to say.)"""
+        return (asset in self.record.places) is (by is FencedBy.PRODUCER)
 
     def _asset(self, by: FencedBy, message: Any) -> Asset:
         if by is FencedBy.PRODUCER:
@@ -76,6 +81,10 @@ class Fence:
         match by:
             case FencedBy.EPOCH | FencedBy.PRODUCER | FencedBy.CONSUMER:
                 yield message.epoch, self.newest(by, self._asset(by, message))
+            case FencedBy.NOT_AHEAD:
+                place = places.get(message.stage)
+                if place is not None:  # of a driver that no record places, only its ledger knows which one may go on
+                    yield message.epoch, place.epoch
             case FencedBy.ASKED if self.own is not None:
                 yield message.epoch, self.own
             case FencedBy.ASKED:
@@ -91,14 +100,3 @@ class Fence:
                 yield life_of(source), members.get(name_of(source), 0)
             case FencedBy.OWN:
                 pass
-
-
-def hand_to(machine: Any, fence: Fence, event: Received, now_ns: int, ready: Ready) -> None:
-    """Give a message to the method of a machine that takes it, if there is one and the message is not behind."""
-    message = event.message
-    behind = fence.behind(event.source, message)
-    handler = getattr(machine, message.refusal if behind else message.handler, None)
-    if handler is not None and behind:
-        handler(event.source, message, behind, ready)
-    elif handler is not None:
-        handler(event.source, message, now_ns, ready)

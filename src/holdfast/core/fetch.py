@@ -9,6 +9,7 @@ Rows that were lost with a shard in mode `none` are not waited for: of a piece t
 gets what there is, from the gap on, once the reader whose task it is has said that it knows of the gap.
 
 A fetch changes nothing but leases: a guest that fetches is there, and what it has yet to fetch must not lapse.
+(One that waits until its reader knows of a gap proves nothing: the reader may have ended.)
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class Fetches:
         del self.waiting[source, asked.ticket]
         self._answer(source, asked, answer, ready)
 
+    def refuse_wrong(self, source: Address, message: Fetch, ready: Ready) -> None:
+        """It asks for what this pipeline does not have, or asks wrongly."""
+        self._answer(source, message, _refuse(message, FetchReason.FOREIGN), ready)
+
     def refuse_fetch(self, source: Address, message: Fetch, behind: Behind, ready: Ready) -> None:
         """A later driver of its consumer reads."""
         self._answer(source, message, _refuse(message, FetchReason.FENCED, first=behind.known), ready)
@@ -85,8 +90,8 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
     runner = host.runners.get(shard)
     if runner is None or runner.epoch < asked.producer_epoch:
         return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary if shard in places else None)
-    host.renew_leases(asked.consumer, now_ns)
     if runner.copy.landing:
+        host.renew_leases(asked.consumer, now_ns)
         return None
     queue = runner.outlet.queue(asked.edge)
     start = asked.start
@@ -95,8 +100,12 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
         if passed is None or queue.landed < 0:
             return _refuse(asked, FetchReason.TRIMMED, first=queue.trimmed)
         if not passed:
-            return None  # whoever follows the edge for this consumer must know of the gap before it gets less
+            return (
+                None  # whoever follows the edge for this consumer must know of the gap before it gets less; if nobody
+            )
+            # follows it any more, as with `spark.read`, its lease lapses, since this question does not renew it
         start = min(queue.landed, asked.end)
+    host.renew_leases(asked.consumer, now_ns)
     if queue.next < asked.end:
         return None
     blocks = queue.between(start, asked.end)

@@ -8,7 +8,8 @@ fence to see, which has let pass whatever is taken here. (The record does not pl
 older drivers from committing is the ledger, as with every stage.)
 
 The answer to a delivery says which rows are held (`Digest`), so that two holders never hold two different tries, or one
-try with different rows, when the driver commits.
+try with different rows, when the driver commits. A delivery brings the commit before it, and that is sealed first,
+even if the delivery itself must wait: a driver goes on when a batch counts, not when it is sealed.
 """
 
 from __future__ import annotations
@@ -60,17 +61,18 @@ class HandOver:
             if shard not in copies:
                 self._refuse(source, message, HandOverReason.PLACE_CHANGED, ready)
                 return
-            inbox = copies[shard].inboxes[stage_edge(message.stage, shard)]
-            if inbox.retained >= self.host.config.retained_hard_max:  # of this edge: another may wait for it
-                self._refuse(source, message, HandOverReason.FULL, ready)
-                return
-        digests: dict[Edge, Digest] = {}
-        for shard in message.shards:
-            edge = stage_edge(message.stage, shard)
+        for shard in message.shards:  # whatever becomes of this batch: the one before counts
             if message.last is not None:
                 self._seal(copies[shard], message.stage, message.last, now_ns, ready)
             else:
-                self._tell(copies[shard], edge, None, now_ns, ready)
+                self._tell(copies[shard], stage_edge(message.stage, shard), None, now_ns, ready)
+        limit = self.host.config.retained_hard_max  # of each edge: another may wait for it
+        if any(copies[shard].inboxes[stage_edge(message.stage, shard)].retained >= limit for shard in message.shards):
+            self._refuse(source, message, HandOverReason.FULL, ready)
+            return
+        digests: dict[Edge, Digest] = {}
+        for shard in message.shards:
+            edge = stage_edge(message.stage, shard)
             rows = message.parts.get(edge, ())
             digest = copies[shard].inboxes[edge].hold(message.batch, message.epoch, message.attempt, rows)
             if digest is None:

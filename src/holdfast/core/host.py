@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from holdfast.core.arriving import Arriving, Pasting, key_of
 from holdfast.core.copy import Copy
+from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.fence import Behind, Fence
 from holdfast.core.operator import OperatorFactory
-from holdfast.core.outlet import spill
 from holdfast.core.protect import Pace, maker
-from holdfast.core.ready import Left, Ready, Spill
+from holdfast.core.ready import Done, Left, Ready
 from holdfast.core.roles import TRANSITIONS, Action, Change, Condition, State, role_of
 from holdfast.core.runner import Runner
+from holdfast.core.spills import Spills
 from holdfast.core.tasks import CAPTURE, PASTE, Task
+from holdfast.core.tickets import Tickets
 from holdfast.errors import HoldfastError, InvariantError
 from holdfast.model import notes
 from holdfast.model.block import base_of
@@ -29,8 +31,8 @@ from holdfast.model.topology import Topology
 
 class Host:
     __slots__ = (
-        "arriving", "config", "copies", "disk_full", "factory", "fence", "first_version", "pace", "runners", "seat",
-        "states", "topology",
+        "arriving", "config", "copies", "factory", "fence", "first_version", "holds", "letters", "pace", "runners",
+        "seat", "spills", "states", "tickets", "topology",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -47,9 +49,14 @@ class Host:
         #: Every copy on this node, whatever its role; and those that run.
         self.copies: dict[Asset, Copy] = {}
         self.runners: dict[Asset, Runner] = {}
-        #: The newest capture of each shard, while pieces of it, or the record it belongs to, are still to come.
-        self.arriving: dict[Asset, Arriving] = {}
-        self.disk_full = False
+        #: The newest capture of each shard from each seat, while pieces of it, or its record, are still to come.
+        self.arriving: dict[tuple[Asset, Seat], Arriving] = {}
+        #: How many captures were held so far.
+        self.holds = 0
+        #: Work that a driver does elsewhere, and which part of it is output on its way to disk.
+        self.tickets = Tickets(config.spill_limit_ns)
+        self.spills = Spills(config, self.tickets, self._pump)
+        self.letters = DeadLetters(config, self.tickets, self._pump)
 
     # --- the record
 
@@ -68,8 +75,38 @@ class Host:
                 self.runners[shard].on_protection(record.protection_of(shard), now_ns)
         for runner in self.runners.values():
             runner.on_record(record, now_ns, ready)
-        for shard in list(self.arriving):
-            self._take(shard, ready)
+        for shard, source in list(self.arriving):
+            self._take(shard, source, ready)
+
+    def impossible(self, record: Record) -> str:
+        """Why the copies here could not do what this record asks of them, if they could not. (Their own table says so
+        again when they do it: then it is a bug of ours.)"""
+        before = self.record.places
+        for shard in self.topology.shard:
+            place = record.places[shard]
+            if place != before.get(shard) and not self._can_be(shard, place):
+                role = role_of(self.seat, place).value
+                return f"{shard} on {self.seat} is {self.states.get(shard, State.ABSENT).value}, and cannot be {role}"
+        return ""
+
+    def _can_be(self, shard: Asset, place: Place) -> bool:
+        known = TRANSITIONS.get((self.states.get(shard, State.ABSENT), role_of(self.seat, place)))
+        copy, runner = self.copies.get(shard), self.runners.get(shard)
+        match known[1] if known else None:
+            case None:
+                return False
+            case Action.FOUND:
+                return place.since == self.first_version
+            case Action.KEEP | Action.PROMOTE:
+                return copy is not None and copy.can(Change.NAMED)
+            case Action.RETARGET:
+                return runner is not None and (
+                    place.epoch == runner.epoch or (runner.place.moving and copy is not None)
+                )
+            case Action.DEMOTE:
+                return copy is not None and copy.can(Change.STOPS)
+            case _:
+                return True
 
     def _on_place(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         state = self.states.get(shard, State.ABSENT)
@@ -113,6 +150,7 @@ class Host:
                 self._retarget(shard, place, now_ns, ready)
             case Action.DEMOTE:
                 self.runners.pop(shard)
+                self._cancel(self.copies[shard])
                 self.copies[shard].demote()
                 ready.notes.append(notes.Demoted(shard, self.seat, place.epoch))
             case Action.DROP:
@@ -125,6 +163,7 @@ class Host:
         copy = self.copies[shard]
         while copy.pasting is not None:
             self._paste(shard, ready)
+        self._cancel(copy)
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
 
@@ -135,6 +174,7 @@ class Host:
             return
         if not runner.place.moving:
             raise InvariantError("a primary missed an epoch of its own", detail=f"{shard} on {self.seat}: {place}")
+        self._cancel(self.copies[shard])
         self.copies[shard].demote()  # it handed over, missed that it was backup, and is primary again
         self._promote(shard, place, now_ns, ready)
 
@@ -156,23 +196,26 @@ class Host:
     def _forget(self, shard: Asset, ready: Ready) -> None:
         """A copy goes: so do its files, and what was on its way to it."""
         self.runners.pop(shard, None)
-        for queue in self.copies[shard].outputs if shard in self.copies else ():
-            if queue.spilled_to:
-                ready.apply.append(Spill(edge=queue.edge, trimmed=queue.next, to=0))
+        if shard in self.copies:
+            self.letters.cancel(self.copies[shard])
+            self.spills.forget(self.copies[shard], ready)
+
+    def _cancel(self, copy: Copy) -> None:
+        """A copy changes its role: what it becomes asks for its own writes."""
+        self.spills.cancel(copy)
+        self.letters.cancel(copy)
 
     def _new_copy(self, shard: Asset, *, based: bool) -> Copy:
         spec = self.topology.shard[shard]
-        copy = Copy(spec, self.topology, self.factory(spec), self.config, based=based)
-        for queue in copy.outputs:
-            queue.disk_full = self.disk_full
-        return copy
+        return Copy(spec, self.topology, self.factory(spec), self.config, based=based)
 
     def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
         ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
         make_guard = maker(copy, self.config, self.pace)
         make_op = lambda: self.factory(copy.spec)  # noqa: E731
-        self.runners[shard] = runner = Runner(copy, place, self.topology, self.config, make_guard, make_op)
+        runner = Runner(copy, place, self.topology, self.config, make_guard, make_op, self.spills, self.letters)
+        self.runners[shard] = runner
         runner.on_record(self.record, now_ns, ready)
         runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
 
@@ -226,26 +269,26 @@ class Host:
         if isinstance(message, Capture) and not message.pieces:
             self._answer(source, message, ready)
             return
-        known = self.arriving.get(shard)
+        known = self.arriving.get((shard, source))
         if known is None or known.key < key_of(message):
-            known = self.arriving[shard] = Arriving(source, key_of(message))
-        if known.key == key_of(message) and known.source == source:
+            known = self.arriving[shard, source] = Arriving(source, key_of(message))
+        if known.key == key_of(message):
             known.add(message)
-            self._take(shard, ready)
+            self._take(shard, source, ready)
 
     on_capture_piece = on_capture
 
     def refuse_capture(self, source: Seat, message: Capture, behind: Behind, ready: Ready) -> None:
         ready.notes.append(notes.StaleCapture(message.shard, self.seat, message.epoch, message.since))
 
-    def _take(self, shard: Asset, ready: Ready) -> None:
+    def _take(self, shard: Asset, source: Seat, ready: Ready) -> None:
         """Hold a capture that is complete, under the place that the record names, from the primary that it names."""
-        arriving, place = self.arriving[shard], self.record.places[shard]
+        arriving, place = self.arriving[shard, source], self.record.places[shard]
         head = arriving.capture()
         since = arriving.key[1]
         if since > place.since or (head is None and since == place.since):
             return
-        del self.arriving[shard]
+        del self.arriving[shard, source]
         if head is None:  # the rest of it will be sent under another place, if at all
             return
         copy = self.copies.get(shard)
@@ -258,9 +301,14 @@ class Host:
         if copy.pasting is not None or (head.epoch, head.round) <= copy.pasted:
             self._answer(arriving.source, head, ready)
             return
+        why = head.whole_objection()
+        if why:
+            ready.notes.append(notes.Objected(self.seat, "Capture", arriving.source, why))
+            return
         fits = copy.fits(head)
         if fits:
-            copy.hold(Pasting(arriving.source, head, arriving.state()))
+            copy.hold(Pasting(arriving.source, head, arriving.state(), self.holds))
+            self.holds += 1
             ready.idle = True
         else:
             ready.notes.append(notes.Misfit(shard, self.seat, head.epoch, head.round, head.scan == 0))
@@ -300,7 +348,7 @@ class Host:
             return False
         for edge, block in sealed:
             ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
-        spill(copy, ready)  # an image's queues are bounded as its primary's are
+        self.spills.look(copy, ready)  # an image's queues are bounded as its primary's are
         ready.notes.append(notes.Pasted(shard, self.seat, head.epoch, head.round, head.scan == 0))
         ready.send.append((pasting.source, Pasted(shard=shard, epoch=head.epoch, round=head.round)))
         return True
@@ -316,7 +364,8 @@ class Host:
 
     def tasks(self, now_ns: int) -> list[Task]:
         """What could be done now for the sake of availability."""
-        pastes = [self._paste_task(shard) for shard, copy in self.copies.items() if copy.pasting is not None]
+        held = [(copy.pasting.number, shard) for shard, copy in self.copies.items() if copy.pasting is not None]
+        pastes = [self._paste_task(shard) for _, shard in sorted(held)]
         due = [shard for shard, runner in self.runners.items() if runner.wants_protection(now_ns)]
         return pastes + [self._capture_task(shard) for shard in due]
 
@@ -334,13 +383,18 @@ class Host:
 
     # --- time and disk
 
-    def on_disk(self, full: bool) -> None:
-        self.disk_full = full
-        for copy in self.copies.values():
-            for queue in copy.outputs:
-                queue.disk_full = full
+    def on_done(self, done: Done, now_ns: int, ready: Ready) -> None:
+        """Work of this node has ended elsewhere."""
+        self.tickets.on_done(done, now_ns, ready)
+
+    def _pump(self, shard: Asset, now_ns: int, ready: Ready) -> None:
+        if shard in self.runners:
+            self.runners[shard].pump(now_ns, ready)
 
     def on_tick(self, now_ns: int, ready: Ready) -> None:
+        self.tickets.on_tick(now_ns, ready)
+        self.spills.on_tick(list(self.copies.values()), now_ns, ready)
+        self.letters.on_tick([runner.copy for runner in self.runners.values()], now_ns, ready)
         for runner in self.runners.values():
             runner.on_tick(now_ns, ready)
 

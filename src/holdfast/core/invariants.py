@@ -56,6 +56,7 @@ class Invariants:
             notes.Demoted: self._stopped,
             notes.Dropped: self._stopped,
             notes.Emitted: self._emitted,
+            notes.SetAside: self._set_aside,
             notes.Captured: self._captured,
             notes.Acked: self._acked,
             notes.Trimmed: self._trimmed,
@@ -110,7 +111,7 @@ class Invariants:
         if not isinstance(note, notes.Demoted):  # its input is gone, too
             self._sealed_to = {key: mark for key, mark in self._sealed_to.items() if key[0] != note.shard}
 
-    def _runs(self, note: notes.Emitted | notes.Captured | notes.Acked, rule: str) -> None:
+    def _runs(self, note: notes.Emitted | notes.SetAside | notes.Captured | notes.Acked, rule: str) -> None:
         if self._running.get(note.shard) != note.epoch:
             self._fail(rule, note, f"epoch {self._running.get(note.shard)}")
 
@@ -120,6 +121,13 @@ class Invariants:
         known = self._marks.get(key, block.start)
         if not _follows(block, known):
             self._fail("positions have a hole", note, known)
+        self._marks[key] = block.end
+
+    def _set_aside(self, note: notes.SetAside) -> None:
+        self._runs(note, "set aside by a copy that is not primary")
+        key, block = ("run", note.shard, "set aside"), note.block
+        if not self._marks.get(key, 0) <= block.start:
+            self._fail("dead letters went back", note, self._marks[key])
         self._marks[key] = block.end
 
     def _captured(self, note: notes.Captured) -> None:
@@ -156,6 +164,9 @@ class Invariants:
 
     def _reader_acked(self, note: notes.ReaderAcked) -> None:
         self._grow("an offset went back", note, ("offset", note.consumer, note.edge), note.position)
+        for key, (at, newest) in self._accepted.items():
+            if key[:2] == (note.consumer, note.edge):
+                self._accepted[key] = (max(at, note.position), newest)
 
     def _decided(self, note: notes.Decided) -> None:
         self._grow("a record went back", note, ("version",), note.version, again=False)

@@ -1,13 +1,41 @@
 """The ledger of one stage on one node: which driver may write, and the last commit. The truth about what counts.
 
-It lives on two nodes, and on their disks, which write at the same time: the primary sends the page on before its own
-disk has it, and answers a driver when every disk says so, its own (`kept`) and that of every holder that the placement
-names. So whoever is promoted knows every commit that anybody was told of. A holder may then be ahead of a primary that
-died while it wrote: it says so, and the primary takes over what it has (`later`), as if it had finished its write.
+It lives on the disks of two nodes (of three while one joins): a *page*, the fence and the last commit.
 
-Opening it raises the fence: an older driver is refused from then on by the only thing it could commit with. The whole
-content is one small page, so a copy is always whole, and pages are ordered (fence, last batch): an old one that arrives
-late is nothing.
+**Opening** goes through the primary and raises the fence: an older driver is refused from then on by the only thing it
+could commit with. The primary sends the page on before its own disk has it, and answers the driver with the last commit
+when every disk that the placement names has the page, its own (`kept`), too. A disk that is ahead says so, and the
+primary takes over what it has (`later`).
+
+**A commit** goes from the driver to every disk at once. Each disk takes it for itself if (1) the version `since` of the
+ledger's place is the one that the driver writes under, (2) the fence of its page is exactly the driver's epoch, (3) it
+is the commit after its last one, or that one again, and (4) the primary is not about to move. It answers when its disk
+has it. The commit counts when every disk that the record names has answered under one `since`; nobody is told before.
+
+Why no commit is lost. Whoever is primary or backup under any later version of the place has it: a primary was primary
+or backup under the version before; a backup was one of those, or joined. What joins starts from nothing and is reported
+by a primary that knows its version of the place, so that it had answered every commit of earlier versions before; and a
+commit under that version needs the answer of the joining disk itself.
+
+Why there are never two commits of one batch. A driver writes batch n + 1 only if it was told n by every disk, at its
+opening or as its own commit. Suppose that an older driver got its commit onto some disk and no further.
+
+* *The driver dies.* The next one opens; every disk answers with its page, and the latest commit of all is taken over
+  before the new driver is answered. It counts, and the new driver seals it: every holder held it before it was written.
+* *It is alive, and fenced at one disk only.* A disk that has the new fence refuses it; one that has not may take the
+  commit, but only before it answers the copy with the new fence, and that answer brings the commit along.
+* *That disk is gone for good*, or is dropped from the place. Nobody was told. If it comes back it joins, from nothing.
+* *The place changes between the two writes.* Answers under two versions do not add up: the driver writes again under
+  the new one, the same commit, and a disk that has it only answers. One that knows a newer version refuses; one that
+  knows an older version takes nothing under the newer.
+* *The backup is promoted.* If it has the commit, it is found there and counts; if not, the old primary alone had it,
+  and comes back, if it does, from nothing. An opening that only the old primary had seen was not answered: the older
+  driver goes on.
+* *A drain.* No disk that knows that the primary moves takes a commit; one that does not know it yet may, and says so in
+  its answer to the primary's copy, for which the primary waits before it yields.
+
+The whole content is one small page, so a copy is always whole, and pages are ordered (fence, last batch): an old one
+that arrives late is nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +50,7 @@ from holdfast.model.messages import (
     LedgerOpen,
     LedgerState,
     LedgerWrite,
+    LedgerWritten,
     Message,
     Refused,
     Yielded,
@@ -35,7 +64,7 @@ EMPTY = LedgerPage("", 0, None)
 
 def later(one: LedgerPage, other: LedgerPage) -> LedgerPage:
     """The higher fence and the later commit of both: a commit that a disk has is not dropped, whoever opens meanwhile.
-    There is only one of each batch, since a driver writes only when every disk has what it was told at its opening."""
+    There is only one of each batch."""
     high, low = (one, other) if one.rank >= other.rank else (other, one)
     if low.commit is not None and (high.commit is None or low.commit.batch > high.commit.batch):
         return LedgerPage(high.query, high.fence, low.commit)
@@ -67,10 +96,10 @@ class Ledger:
     def _keep(self, ready: Ready) -> None:
         self.kept_since = self.place.since if self.place else 0
         ready.persist.append(ledger_entry(self.id, self.kept_since, self.page))
-        self._confirm(ready)
 
     def _confirm(self, ready: Ready) -> None:
-        """Let this node's disk answer as every other does: a message that leaves when all is written comes back."""
+        """Let this node's disk answer as every other does: a message that leaves when all is written comes back. (Of
+        commits nobody waits for it here: the driver asks each disk.)"""
         if self.is_primary and self.place is not None and self.kept != self.page.rank:
             ready.send.append((self.seat, LedgerCopied(ledger=self.id, since=self.place.since, rank=self.page.rank)))
 
@@ -85,13 +114,13 @@ class Ledger:
         self.place = place
         self.copied = {}
         if self.is_primary:
-            self._confirm(ready)
             self.on_tick(ready)
             self._answer(ready)
         else:
             self.asker = None
 
     def on_tick(self, ready: Ready) -> None:
+        self._confirm(ready)
         self._tell(ready.send)
 
     def _tell(self, messages: list[tuple[Address, Message]]) -> None:
@@ -125,42 +154,50 @@ class Ledger:
         ready.send.append((source, refused))
 
     def on_ledger_open(self, source: Address, message: LedgerOpen, now_ns: int, ready: Ready) -> None:
-        if not self._may_serve(source, message.epoch, -1, ready):
+        if not self.is_primary or (self.place and self.place.moving):
+            self._refuse(source, message.epoch, -1, HandOverReason.NOT_THE_LEDGER, ready)
+            return
+        if message.epoch < self.page.fence:
+            self._refuse(source, message.epoch, -1, HandOverReason.EPOCH_OVER, ready)
             return
         if self.page.query and self.page.query != message.query:
             self._refuse(source, message.epoch, -1, HandOverReason.FOREIGN, ready, repr(message.query))
             return
         self.page = LedgerPage(message.query, message.epoch, self.page.commit)
         self._keep(ready)
-        self._serve(source, message.epoch, ready)
-
-    def _serve(self, source: Address, epoch: int, ready: Ready) -> None:
-        """Answer this driver when every disk has the page. The other disks need not wait for ours."""
-        self.asker = (source, epoch)
-        self._tell(ready.early)
+        self._confirm(ready)
+        self.asker = (source, message.epoch)
+        self._tell(ready.early)  # the other disks need not wait for ours
         self._answer(ready)
 
-    def _may_serve(self, source: Address, epoch: int, batch: int, ready: Ready) -> bool:
-        if not self.is_primary or (self.place and self.place.moving):
-            self._refuse(source, epoch, batch, HandOverReason.NOT_THE_LEDGER, ready)
-            return False
-        if epoch < self.page.fence:
-            self._refuse(source, epoch, batch, HandOverReason.EPOCH_OVER, ready)
-            return False
-        return True
-
     def on_ledger_write(self, source: Address, message: LedgerWrite, now_ns: int, ready: Ready) -> None:
-        commit = message.commit
-        if not self._may_serve(source, message.epoch, commit.batch, ready):
+        """From a driver, under the same place as ours: keep this commit, and say so when the disk has it."""
+        reason = self._why_not(message)
+        if reason is not None:
+            self._refuse(source, message.epoch, message.commit.batch, reason, ready)
             return
-        last = self.page.commit.batch if self.page.commit else -1
-        if message.epoch > self.page.fence or commit.batch > last + 1:
-            self._refuse(source, message.epoch, commit.batch, HandOverReason.NOT_OPENED, ready)
-            return
-        if commit.batch == last + 1:
-            self.page = LedgerPage(self.page.query, self.page.fence, commit)
+        if message.commit != self.page.commit:
+            self.page = LedgerPage(self.page.query, self.page.fence, message.commit)
             self._keep(ready)
-        self._serve(source, message.epoch, ready)
+            ready.notes.append(notes.CommitTaken(self.stage, message.epoch, message.commit.batch, self.seat))
+        answer = LedgerWritten(stage=self.stage, epoch=message.epoch, since=message.since, commit=message.commit)
+        ready.send.append((source, answer))
+
+    def _why_not(self, message: LedgerWrite) -> HandOverReason | None:
+        """Why this disk does not take a commit; None: it does."""
+        page, place = self.page, self.place
+        if place is None or place.moving or self.seat not in place.holders:
+            return HandOverReason.NOT_THE_LEDGER
+        if message.epoch < page.fence:
+            return HandOverReason.EPOCH_OVER
+        follows = message.commit.batch == (page.commit.batch + 1 if page.commit else 0)
+        if message.epoch > page.fence or not (follows or message.commit == page.commit):
+            return HandOverReason.NOT_OPENED  # or it joins, and the page has not come yet
+        return None
+
+    def refuse_ledger_write(self, source: Address, message: LedgerWrite, ready: Ready) -> None:
+        """It was written under another version of the place than ours."""
+        self._refuse(source, message.epoch, message.commit.batch, HandOverReason.PLACE_CHANGED, ready)
 
     def on_ledger_copy(self, source: Address, message: LedgerCopy, now_ns: int, ready: Ready) -> None:
         """From the primary, under the same place as ours: keep this page. If ours is ahead, say so."""
@@ -185,6 +222,7 @@ class Ledger:
         if page != self.page:
             self.page = page
             self._keep(ready)
+            self._confirm(ready)
             self._tell(ready.early)
         if rank == self.page.rank and self.copied.get(seat) != rank:
             self.copied[seat] = rank

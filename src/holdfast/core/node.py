@@ -11,7 +11,9 @@ from random import Random
 
 from holdfast.core.detector import Detector
 from holdfast.core.election import Election, Standing
+from holdfast.core.fence import Behind
 from holdfast.core.fetch import Fetches
+from holdfast.core.gate import Gate
 from holdfast.core.hand_over import HandOver
 from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
@@ -21,7 +23,7 @@ from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
     Again,
     ChildDied,
-    DiskFull,
+    Done,
     Idle,
     Left,
     Ready,
@@ -34,12 +36,14 @@ from holdfast.core.ready import (
     WarmStage,
 )
 from holdfast.core.tasks import Task, scheduler_of
+from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.found import Found, life_entry, record_entry
-from holdfast.model.ids import Address, Asset, Name, name_of, seat_of
+from holdfast.model.ids import Address, Asset, Name, ledger_of, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
+from holdfast.model.successor import record_objection
 from holdfast.model.topology import Topology
 
 #: A part's method for one kind of message: (source, message, now_ns, ready). Its name says which: `Message.handler`.
@@ -86,6 +90,8 @@ class Node:
         #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
         self.stages: dict[Asset, int] = {}
         self.dead_children: dict[Asset, int] = {}
+        #: A decided record that asks of this node what it cannot do, once that was said.
+        self.impossible: Record | None = None
         #: Since when (as coordinator) something is without a backup; 0: nothing is.
         self.unprotected_since_ns = 0
         #: When each report was last sent.
@@ -97,10 +103,20 @@ class Node:
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.first = first if self.life == 1 else None
         self.handlers: dict[type, Handler] = _handlers(self)
+        self.gate = Gate(
+            self.seat,
+            topology,
+            self.host.fence,
+            lambda message: type(message) in self.handlers,
+            is_node=True,
+            term=lambda: self.election.term,
+            fence_of=lambda stage: self.ledgers[ledger_of(stage)].page.fence,
+            impossible=self.host.impossible,
+        )
         self.refusals: dict[type, Handler] = {
             kind: getattr(part, kind.refusal)
             for kind in self.handlers
-            for part in (self.host, self.hand_over, self.fetches)
+            for part in (self, self.host, self.hand_over, self.fetches)
             if hasattr(part, kind.refusal)
         }
 
@@ -122,13 +138,11 @@ class Node:
         return ready
 
     def step(
-        self, event: Received | Tick | Idle | DiskFull | ChildDied | StageBusy | Unreachable | Left, now_ns: int
+        self, event: Received | Tick | Idle | Done | ChildDied | StageBusy | Unreachable | Left, now_ns: int
     ) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
-            message = event.message
-            if self.record.version or message.before_record:
-                self._take(event.source, message, now_ns, ready)
+            self._on_message(event.source, event.message, now_ns, ready)
         elif isinstance(event, Again):
             self.hand_over.on_again(now_ns, ready)
         elif isinstance(event, ChildDied):
@@ -142,14 +156,26 @@ class Node:
             self.host.on_left(event, now_ns, ready)
         elif isinstance(event, Unreachable):
             self._on_unreachable(event, now_ns, ready)
-        elif isinstance(event, DiskFull):
-            self.host.on_disk(event.full)
-            self.host.on_tick(now_ns, ready)
+        elif isinstance(event, Done):
+            self.host.on_done(event, now_ns, ready)
         else:
             self._on_tick(now_ns, ready)
         self._settle(now_ns, ready)
         self.fetches.look_again(now_ns, ready)
         return ready
+
+    def _on_message(self, source: Address, message: m.Message, now_ns: int, ready: Ready) -> None:
+        """What comes from outside passes the gate first."""
+        why = self.gate.objection(source, message)
+        try:
+            if not why and (self.record.version or message.before_record):
+                self._take(source, message, now_ns, ready)
+        except WrongMessageError as error:
+            why = f"{error.what}: {error.detail}"
+        if why:
+            self.gate.refuse(source, message, why, ready)
+            if isinstance(message, m.Fetch):  # whoever asks waits for an answer
+                self.fetches.refuse_wrong(source, message, ready)
 
     def _take(self, source: Address, message: m.Message, now_ns: int, ready: Ready) -> None:
         """The part that owns it takes it, unless it is behind."""
@@ -158,10 +184,6 @@ class Node:
             self.handlers[type(message)](source, message, now_ns, ready)
         elif type(message) in self.refusals:
             self.refusals[type(message)](source, message, behind, ready)
-
-    def hears(self, message: m.Message) -> bool:
-        """Does some part take it, and does it name only what this pipeline has? Nothing else may come in."""
-        return type(message) in self.handlers and message.belongs_to(self.topology)
 
     def _jitter(self) -> int:
         return self.rng.randrange(self.config.heartbeat_ns * 2)
@@ -213,10 +235,19 @@ class Node:
         for _ in range(8):  # a coordinator without peers may decide at once; a bound keeps every step finite
             decided = self.election.decided
             if decided.version > self.record.version:
+                why = record_objection(decided, self.gate)
+                if why:  # it came in pieces that were each right: better to stand still than to do what cannot be
+                    self._cannot(decided, why, ready)
+                    return
                 self._on_record(decided, now_ns, ready)
             self._report(now_ns, ready)
             if not self.election.may_propose() or not self._propose(now_ns, ready):
                 return
+
+    def _cannot(self, record: Record, why: str, ready: Ready) -> None:
+        if self.impossible is not record:
+            self.impossible = record
+            self.gate.refuse(self.seat, m.Push(record=record), why, ready)
 
     def _propose(self, now_ns: int, ready: Ready) -> bool:
         reports = self.reports
@@ -407,6 +438,9 @@ class Node:
 
     def on_drain(self, source: Address, message: m.Drain, now_ns: int, ready: Ready) -> None:
         self.reports.drains[message.name] = None
+
+    def refuse_ledger_write(self, source: Address, message: m.LedgerWrite, behind: Behind, ready: Ready) -> None:
+        self.ledgers[message.ledger].refuse_ledger_write(source, message, ready)
 
     def on_request_vote(self, source: Address, message: m.RequestVote, now_ns: int, ready: Ready) -> None:
         if tuple(message.record_rank) < self.record.rank:

@@ -18,6 +18,9 @@ class Operator(Protocol):
     lag: int
     #: A step failed half-way, so that the state must not be captured.
     torn: bool
+    #: What the last step could not put out, by a rule that knows only state and input: each row with its reason, in the
+    #: order of the results. `()`: nothing. Windows that are hidden are not set aside.
+    aside: Rows
     #: Nanoseconds of work so far: steps, deltas, and pasting those. Chunks do not count: they end with the transfer.
     busy_ns: int
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from holdfast.core.copy import Copy
 from holdfast.core.feed import Tap
-from holdfast.core.ready import Ready, Spill
-from holdfast.errors import check
+from holdfast.core.ready import Ready
+from holdfast.core.spills import Spills
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
 from holdfast.model.config import Config
@@ -20,23 +20,15 @@ from holdfast.model.record import Record
 from holdfast.model.topology import Topology
 
 
-def spill(copy: Copy, ready: Ready) -> None:
-    """Say what of a copy's output is on disk: also, once, that nothing is any more, so that its files can go."""
-    for queue in copy.outputs:
-        if queue.spilled_to:
-            ready.apply.append(Spill(edge=queue.edge, trimmed=queue.trimmed, to=queue.spilled_to))
-            if not queue.spilled:
-                queue.spilled_to = 0
-
-
 class Outlet:
-    __slots__ = ("bound", "config", "copy", "epoch", "taps", "topology")
+    __slots__ = ("bound", "config", "copy", "epoch", "spills", "taps", "topology")
 
-    def __init__(self, copy: Copy, epoch: int, topology: Topology, config: Config) -> None:
+    def __init__(self, copy: Copy, epoch: int, topology: Topology, config: Config, spills: Spills) -> None:
         self.copy = copy
         self.epoch = epoch
         self.topology = topology
         self.config = config
+        self.spills = spills
         self.taps: dict[tuple[Edge, Consumer, Seat], Tap] = {}
         #: Earlier copies of this shard have consumed nothing from this event time on that this one has not.
         self.bound = 0
@@ -60,24 +52,23 @@ class Outlet:
         """Stream what was made to everybody who may have it."""
         for (edge, consumer, seat), tap in list(self.taps.items()):
             self._flush(edge, consumer, seat, tap, ready)
-        spill(self.copy, ready)
+        self.spills.look(self.copy, ready)
 
     def _flush(self, edge: Edge, consumer: Consumer, seat: Seat, tap: Tap, ready: Ready) -> bool:
-        """Stream to a consumer; false: it cannot be, and was told. A reader's positions come from outside, from a
-        checkpoint of who knows what, and must not end a node: it would go on to the next. A shard's are our own. (One
-        that is ahead may be right: a new primary makes everything again. It shows when the queue gets there.)"""
+        """Stream to a consumer; false: it cannot be, and was told. Positions come from outside, a reader's from a
+        checkpoint of who knows what, and must not end a node: the asker would go on to the next. (One that is ahead may
+        be right: a new primary makes everything again. It shows when the queue gets there.)"""
         queue = self.queue(edge)
         if tap.flush(queue, self.epoch, ready):
             return True
-        ours = consumer in self.topology.shard
-        check(not ours, "a position points into a block", f"{edge}: {tap.cursor}, {consumer}")
         del self.taps[edge, consumer, seat]
         self._bar(tap.address, edge, consumer, tap.epoch, BarReason.POSITION, ready)
         return False
 
     def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: BarReason, ready: Ready) -> None:
         ready.notes.append(notes.Barred(self.id, edge, consumer, why))
-        ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
+        if consumer not in self.topology.shard:  # those are told of here, and ask again
+            ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
 
     def refuse(self, source: Address, message: Subscribe, newest: int, ready: Ready) -> None:
         """A later driver or program reads under this name."""
@@ -119,7 +110,7 @@ class Outlet:
         if not queue.ack(consumer, message.ack, seat):
             return False
         ready.notes.append(notes.Trimmed(self.id, edge, queue.trimmed))
-        spill(self.copy, ready)
+        self.spills.look(self.copy, ready)
         return True
 
     def _say_where(self, source: Address, message: Subscribe, queue: OutputQueue, ready: Ready) -> None:
@@ -155,7 +146,7 @@ class Outlet:
             return False
         self._drop(edge, consumer)
         ready.notes.append(notes.Left(self.id, edge, consumer, queue.trimmed))
-        spill(self.copy, ready)
+        self.spills.look(self.copy, ready)
         return True
 
     def on_tick(self, now_ns: int, ready: Ready) -> None:
@@ -164,7 +155,7 @@ class Outlet:
             for consumer in queue.lapse(now_ns):
                 self._drop(queue.edge, consumer)
                 ready.notes.append(notes.Lapsed(self.id, queue.edge, consumer, queue.trimmed))
-                spill(self.copy, ready)
+                self.spills.look(self.copy, ready)
 
     def _drop(self, edge: Edge, consumer: Consumer) -> None:
         for key in [k for k in self.taps if k[:2] == (edge, consumer)]:

@@ -19,13 +19,14 @@ from collections import deque
 import msgspec
 
 from holdfast.core.feed import Feed
-from holdfast.core.fence import Behind, Fence, hand_to
+from holdfast.core.fence import Behind, Fence
+from holdfast.core.gate import Gate, hand_to
 from holdfast.core.ready import Ready, Received, Tick
 from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MIN, Block, elements
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Edge, Seat
-from holdfast.model.messages import Barred, Data, Pull, Push, Trimmed
+from holdfast.model.messages import Barred, Data, Message, Pull, Push, Trimmed
 from holdfast.model.parts import GapFound
 from holdfast.model.reasons import BarReason
 from holdfast.model.record import Record
@@ -64,6 +65,7 @@ class Reader:
         self.topology = topology
         self.config = config
         self.fence = Fence(topology.producer, own=epoch, record=record)
+        self.gate = Gate(spec.id, topology, self.fence, self._takes)
         query = topology.query if spec.leased else ""
         self.feeds = {
             e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=True, query=query) for e in spec.edges
@@ -84,10 +86,13 @@ class Reader:
     def record(self) -> Record:
         return self.fence.record
 
+    def _takes(self, message: Message) -> bool:
+        return hasattr(self, message.handler) and getattr(message, "edge", self.spec.edges[0]) in self.feeds
+
     def step(self, event: Received | Tick, now_ns: int) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
-            hand_to(self, self.fence, event, now_ns, ready)
+            hand_to(self, self.gate, event.source, event.message, now_ns, ready)
         else:
             self._turn(now_ns, ready)
             self._on_tick(now_ns, ready)
@@ -178,6 +183,7 @@ class Reader:
             if position <= feed.ack:
                 continue
             feed.ack = position
+            feed.next = max(feed.next, position)  # an earlier life had planned further than this one has followed
             buffer = self.buffers[edge]
             while buffer and buffer[0].end <= position:
                 self.marks[edge] = max(self.marks[edge], buffer.popleft().watermark)

@@ -7,7 +7,9 @@ A driver does, in this order and no other:
     1. persist   write every (key, value) and sync; nothing below may happen before. What a later step sends waits
                  behind this sync too, since it may already speak of what is being written.
     2. send      hand each (address, message) to the network, which may lose, delay, double or reorder it.
-    3. apply     do each effect (start a stage, finish a Spark batch, spill).
+    3. apply     do each effect (start a stage, finish a Spark batch, spill, keep dead letters). One with a `ticket` is
+                 work that takes time, a disk's or a store's: begin it in the order in which such effects come, never on
+                 the thread that steps or sends, and feed `Done` with its ticket when it has ended, well or not.
     4. timers    feed a Tick when the process's clock reaches `wake_ns` (0: no change to the timer that is set).
                  Feed `Idle` as soon as no other event waits, if `idle` says that there is work for such a moment.
                  Feed `AGAIN`, if `again` says so, when the messages of this step are on their way and before any heavy
@@ -22,6 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.model.block import Block, Rows
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
 from holdfast.model.messages import Message
 from holdfast.model.notes import Note
@@ -84,7 +87,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The batch counts and both holders have it: `foreachBatch` may return."""
+    """The batch counts, on every disk of the ledger: `foreachBatch` may return. (A final one is sealed, too.)"""
 
     stage: Asset
     batch: int
@@ -99,20 +102,45 @@ class StageFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spill(msgspec.Struct, frozen=True, kw_only=True):
-    """Positions of this edge now on disk: [trimmed, to). A driver that cannot write feeds DiskFull."""
+    """Write the rows of these blocks of an edge to disk, so that they can leave memory; then feed `Done`, whose `kept`
+    stands for the rows of each block from then on. The core asks for one write of an edge at a time: a second one says
+    that it has given up the first."""
+
+    ticket: int
+    edge: Edge
+    blocks: tuple[Block, ...]
+
+
+class DropSpill(msgspec.Struct, frozen=True, kw_only=True):
+    """Files with rows of this edge that were to be written before this, and that end at `to` or below, may go."""
 
     edge: Edge
-    trimmed: int
     to: int
 
 
-Effect = StartStage | StopStage | WarmStage | Opened | BatchDone | StageFailed | Spill
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep what a shard has set aside: each block as a file that all nodes see, named by shard and position; then feed
+    `Done`. The same block may be asked for again, after a fail-over also by another node: it has the same rows, and the
+    file is the same. The core asks for one write of a shard at a time."""
+
+    ticket: int
+    shard: Asset
+    blocks: tuple[Block, ...]
 
 
-class DiskFull(msgspec.Struct, frozen=True, array_like=True):
-    """The disk takes no more spill (full), or takes it again."""
+Effect = StartStage | StopStage | WarmStage | Opened | BatchDone | StageFailed | Spill | DropSpill | SetAside
 
-    full: bool
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of an effect with this ticket has ended. Not `ok`: it was refused or failed, `why` says how, and nothing
+    of it counts. An answer that comes twice, late, or to nobody any more changes nothing; one that never comes is given
+    up after a time, and the work is asked for again under a new ticket."""
+
+    ticket: int
+    ok: bool
+    why: str = ""
+    #: Of a spill: what stands for the rows of each block.
+    kept: tuple[Rows, ...] = ()
 
 
 class ChildDied(msgspec.Struct, frozen=True, array_like=True):

@@ -89,6 +89,7 @@ class Condition(Enum):
     LANDING = "started empty, asks where its inputs go on"
     RUNNING = "running"
     CUT_OFF = "input that it must take again is lost"
+    WAITING = "waits for memory"
     FAILED = "stands still"
     TORN = "torn"
 
@@ -103,6 +104,8 @@ class Change(Enum):
     STARTS_EMPTY = "it starts empty in the middle of its stream"
     LANDS = "it is known where every input goes on"
     CUT_OFF = "input that it must take again is lost"
+    NO_ROOM = "its operator has no memory for the next block"
+    TRIES_AGAIN = "it tries the same block again"
     REFUSED = "its operator cannot take the next block"
     TORN = "its operator fails in the middle of a block: the state is of no position"
     STOPS = "it hands over and becomes an image"
@@ -131,6 +134,9 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.HOLLOW, Change.NAMED): Condition.HOLLOW,
     (Condition.RUNNING, Change.REFUSED): Condition.FAILED,
     (Condition.RUNNING, Change.TORN): Condition.TORN,
+    (Condition.RUNNING, Change.NO_ROOM): Condition.WAITING,
+    (Condition.WAITING, Change.TRIES_AGAIN): Condition.RUNNING,
+    (Condition.WAITING, Change.STOPS): Condition.COMPLETE,
     (Condition.RUNNING, Change.STOPS): Condition.COMPLETE,
     (Condition.FAILED, Change.STOPS): Condition.COMPLETE,
     (Condition.TORN, Change.STOPS): Condition.HOLLOW,

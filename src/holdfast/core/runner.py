@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.core.copy import Copy
+from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.feed import Feed
 from holdfast.core.operator import Operator
 from holdfast.core.outlet import Outlet
 from holdfast.core.protect import Guard, MakeGuard, guard_names
 from holdfast.core.ready import Ready
-from holdfast.core.roles import Condition
-from holdfast.errors import check
+from holdfast.core.roles import Change, Condition
+from holdfast.core.spills import Spills
+from holdfast.errors import refuse_if
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
 from holdfast.model.block import Block, base_of
@@ -35,8 +37,8 @@ from holdfast.model.topology import Topology
 
 class Runner:
     __slots__ = (
-        "bounds", "config", "copy", "epoch", "feeds", "guards", "make_guard", "make_op", "outlet", "place",
-        "producers", "topology",
+        "bounds", "config", "copy", "epoch", "feeds", "guards", "letters", "make_guard", "make_op", "outlet", "place",
+        "producers", "topology", "tries_again_ns",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +49,8 @@ class Runner:
         config: Config,
         make_guard: MakeGuard,
         make_op: Callable[[], Operator],
+        spills: Spills,
+        letters: DeadLetters,
     ) -> None:
         self.copy = copy
         self.place = place
@@ -55,10 +59,13 @@ class Runner:
         self.config = config
         self.make_guard = make_guard
         self.make_op = make_op
+        self.letters = letters
         #: Input from these event times on was not consumed by any earlier copy: as producers said at this epoch.
         self.bounds: dict[Edge, int] = {}
         self.guards: tuple[Guard, ...] = ()
-        self.outlet = Outlet(copy, place.epoch, topology, config)
+        #: While it waits for memory: when it tries again; 0: it does not.
+        self.tries_again_ns = 0
+        self.outlet = Outlet(copy, place.epoch, topology, config, spills)
         seat = place.primary or NO_SEAT
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)
@@ -120,12 +127,14 @@ class Runner:
         feed = self.feeds.get(edge)
         if feed is None:
             return
-        if feed.paused and message.next >= 0:
+        starts = feed.paused and message.next >= 0
+        gone = not starts and message.first > feed.next
+        refuse_if(gone, "what a shard needs is gone", f"{edge}: {message.first}, {feed.next}")
+        if starts:
             feed.start(max(message.next, message.first))
             here = self.copy.input(edge)
             here.position, here.watermark = feed.next, message.watermark
             feed.subscribe(self.producers.get(edge), now_ns, ready)
-        check(message.first <= feed.next, "what a shard needs is gone", f"{edge}: {message.first}, {feed.next}")
         if message.next >= 0:
             self._bound(edge, message.to, now_ns, ready)
 
@@ -138,7 +147,7 @@ class Runner:
             inbox.begin()
         to = max(commit.highest + 1, commit.gap) if commit else 0
         if inbox.landing and not self.copy.landing:
-            self._stream(self.copy.hide(to), ready)  # an overtaken driver had spoken first
+            self._stream(self.copy.pass_over(to), ready)  # an overtaken driver had spoken first
         if self.copy.landing or self.copy.replays:
             self._bound(edge, to, now_ns, ready)
 
@@ -177,9 +186,14 @@ class Runner:
 
     def _stream(self, made: list[tuple[OutputQueue, Block]], ready: Ready) -> None:
         for queue, block in made:
-            ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
+            ready.notes.append(self._noted(queue, block))
         if made:
             self.outlet.flush(ready)
+
+    def _noted(self, queue: OutputQueue, block: Block) -> notes.Note:
+        if queue is self.copy.dead:
+            return notes.SetAside(self.id, self.epoch, block)
+        return notes.Emitted(self.id, queue.edge, self.epoch, block)
 
     def pump(self, now_ns: int, ready: Ready) -> None:
         """Consume all there is, in order; stream what it made."""
@@ -189,13 +203,18 @@ class Runner:
         while (blocks := self.copy.step()) is not None:
             for queue, block in blocks:
                 made = True
-                ready.notes.append(notes.Emitted(self.id, queue.edge, self.epoch, block))
+                ready.notes.append(self._noted(queue, block))
         if self.copy.condition is Condition.CUT_OFF:
             self._start_over(now_ns, ready)
+        elif self.copy.condition is Condition.WAITING and before is not Condition.WAITING:
+            if not self.tries_again_ns:
+                ready.notes.append(notes.WaitsForMemory(self.id, self.epoch, self.copy.why))
+            self.tries_again_ns = now_ns + self.config.spill_retry_ns
         elif self.copy.condition is not before:
             ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.why))
         if made:
             self.outlet.flush(ready)
+        self.letters.look(self.copy, ready)
         if self.copy.consumed_since >= self.config.retained_soft_max:
             self.protect(now_ns, ready)
         self.acknowledge(now_ns, ready)
@@ -258,7 +277,12 @@ class Runner:
             if now_ns - feed.heard_ns >= 3 * self.config.retry_ns:
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
         self.outlet.on_tick(now_ns, ready)
+        if self.copy.condition is Condition.WAITING and now_ns >= self.tries_again_ns:
+            self.copy.change(Change.TRIES_AGAIN)
         self.pump(now_ns, ready)
+        if self.tries_again_ns and self.copy.condition is Condition.RUNNING:
+            self.tries_again_ns = 0
+            ready.notes.append(notes.HasMemory(self.id, self.epoch))
 
     def has_news(self) -> bool:
         """Could `reports` have anything to say? Every shard is asked after every step: it must cost next to nothing."""

@@ -4,14 +4,20 @@
     FINISHING   seal what the ledger says is committed, on every holder
     READY       wait for Spark's next batch
     DELIVERING  one try of the batch to every holder, until all say that they hold it, with the very rows of this driver
-    COMMITTING  ONE commit record, on two nodes: now the batch counts
-    SEALING     every holder gives it its positions; then `foreachBatch` returns
+    COMMITTING  ONE commit record, written to every disk of the ledger at once: on all of them, the batch counts
+    SEALING     of a stage's final batch only: every holder gives it its positions
     OVER        a newer driver exists, or the ledger belongs to another query: nothing more may be done
 
 A batch that the ledger already has is done at once, whatever rows or watermark the re-run brings. A driver never
 decides who holds what: it follows the placement record, and delivers again to holders that are new. A holder says which
 rows it got (`Digest`); if they are not those that were sent, the next try goes to every holder, so that none can seal
 what another does not have. The commit names the try and the digests, and a holder seals nothing else.
+
+A batch counts, and `foreachBatch` returns, when every disk that the record names for the ledger has said, under one and
+the same version of the ledger's place, that it has the commit (`core/ledger.py` says why that is enough). Seals go out
+then, and again until every holder has answered; meanwhile Spark goes on. The next delivery brings the commit before it,
+and a holder seals that before it holds more: so no holder is ever more than one seal behind, and a holder that has
+answered a delivery has sealed everything before. Nothing comes after a final batch, so that one waits for its seals.
 """
 
 from __future__ import annotations
@@ -20,19 +26,21 @@ from enum import Enum
 
 import msgspec
 
-from holdfast.core.fence import Fence, hand_to
+from holdfast.core.fence import Fence
+from holdfast.core.gate import Gate, hand_to
 from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
 from holdfast.errors import check
 from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, batch_length, digest_of
 from holdfast.model.config import Config
-from holdfast.model.ids import Address, Asset, Edge, Name, Seat, driver_of, ledger_of, name_of, stage_edge
+from holdfast.model.ids import Address, Asset, Edge, Seat, disk_seat, driver_of, ledger_of, name_of, stage_edge
 from holdfast.model.messages import (
     Deliver,
     Delivered,
     LedgerOpen,
     LedgerState,
     LedgerWrite,
+    LedgerWritten,
     Pull,
     Push,
     Refused,
@@ -40,8 +48,8 @@ from holdfast.model.messages import (
     Sealed,
 )
 from holdfast.model.parts import CommitRecord
-from holdfast.model.record import Record
-from holdfast.model.topology import StageSpec
+from holdfast.model.record import Place, Record
+from holdfast.model.topology import StageSpec, stage_alone
 
 
 class Phase(Enum):
@@ -59,7 +67,8 @@ class Cause(Enum):
     ALL_SEALED = "every holder has sealed"
     BATCH = "Spark runs a batch"
     ALL_DELIVERED = "every holder has the same try"
-    COMMITTED = "both ledgers have the commit"
+    COMMITTED = "every disk of the ledger has the commit"
+    LAST_COMMITTED = "every disk of the ledger has the commit, and it is the final one"
     FENCED = "refused: a newer driver, or a foreign query"
 
 
@@ -68,14 +77,15 @@ TRANSITIONS: dict[tuple[Phase, Cause], Phase] = {
     (Phase.FINISHING, Cause.ALL_SEALED): Phase.READY,
     (Phase.READY, Cause.BATCH): Phase.DELIVERING,
     (Phase.DELIVERING, Cause.ALL_DELIVERED): Phase.COMMITTING,
-    (Phase.COMMITTING, Cause.COMMITTED): Phase.SEALING,
+    (Phase.COMMITTING, Cause.COMMITTED): Phase.READY,
+    (Phase.COMMITTING, Cause.LAST_COMMITTED): Phase.SEALING,
     (Phase.SEALING, Cause.ALL_SEALED): Phase.READY,
     **{(phase, Cause.FENCED): Phase.OVER for phase in Phase},
 }
 
 
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Spark calls `foreachBatch`. Late rows are already out."""
+    """Spark calls `foreachBatch`. Late rows and bad ones are already out."""
 
     batch: int
     #: Rows of each edge; an edge that is not here gets none.
@@ -83,6 +93,7 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     offsets: tuple[int, int]
     event_time_max: int = WATERMARK_MIN
     late: int = 0
+    bad: int = 0
     final: bool = False
     #: A watermark that the caller knows (a stage between shards takes that of its input); else it follows event time.
     watermark: int | None = None
@@ -103,6 +114,9 @@ class StageDriver:
         self.fence = Fence({}, own=epoch)
         self.config = config
         self.record = record
+        self.gate = Gate(
+            self.address, stage_alone(spec), self.fence, lambda m: hasattr(self, m.handler), record=lambda: self.record
+        )
         self.phase = Phase.OPENING
         #: The last commit: the truth about what counts, and the watermark rows are late against.
         self.last: CommitRecord | None = None
@@ -117,7 +131,11 @@ class StageDriver:
         self.delivered: dict[Seat, dict[Asset, int]] = {}
         #: A holder got other rows than were sent: this try is given up at the next tick.
         self.spoilt = False
+        #: Which disks of the ledger have the commit: the version of its place under which each said so.
+        self.written: dict[Seat, int] = {}
+        #: Shards of each holder that have the last commit, with the version of each place; and for which batch all had.
         self.sealed: dict[Seat, dict[Asset, int]] = {}
+        self.all_sealed = -1
         self.sent_ns = now_ns - config.retry_ns
         self.rows_ns = now_ns
         self.asked = 0
@@ -137,7 +155,7 @@ class StageDriver:
         if self.phase is Phase.OVER:
             return ready
         if isinstance(event, Received):
-            hand_to(self, self.fence, event, now_ns, ready)
+            hand_to(self, self.gate, event.source, event.message, now_ns, ready)
         elif isinstance(event, RunBatch):
             self._on_batch(event, now_ns, ready)
         else:
@@ -174,9 +192,17 @@ class StageDriver:
         self.asked += 1
         ready.send.append((names[self.asked % len(names)], Pull(version=self.record.version)))
 
-    def _ledger(self) -> Name | None:
-        seat = self.record.places[ledger_of(self.spec.id)].primary
-        return name_of(seat) if seat else None
+    @property
+    def ledger(self) -> Place:
+        return self.record.places[ledger_of(self.spec.id)]
+
+    def unwritten(self) -> list[Seat]:
+        """Disks of the ledger that have not said, under the present place, that they have the commit."""
+        return [seat for seat in self.ledger.holders if self.written.get(seat) != self.ledger.since]
+
+    def unsealed(self) -> list[Seat]:
+        """Holders that have not said, under the present places, that they have sealed the last commit."""
+        return [s for s, shards in self.grouped.items() if self.last and self.sealed.get(s) != shards]
 
     # --- events
 
@@ -200,6 +226,9 @@ class StageDriver:
             watermark=self._next_watermark(event, now_ns),
             offsets=event.offsets,
             late=event.late,
+            bad=event.bad,
+            late_total=(self.last.late_total if self.last else 0) + event.late,
+            bad_total=(self.last.bad_total if self.last else 0) + event.bad,
             plan=event.plan,
             digests=digests,
             ends=self._ends(digests),
@@ -223,7 +252,7 @@ class StageDriver:
     def _try(self) -> None:
         """Begin a try of the batch: whatever holders say of earlier ones is nothing."""
         self.attempt += 1
-        self.delivered, self.spoilt = {}, False
+        self.delivered, self.written, self.spoilt = {}, {}, False
         if self.commit is not None:
             self.commit = msgspec.structs.replace(self.commit, attempt=self.attempt)
 
@@ -250,6 +279,8 @@ class StageDriver:
         commit = self.commit
         if self.phase is not Phase.DELIVERING or commit is None or message.attempt != self.attempt:
             return
+        if self.last is not None:
+            self.sealed[message.seat] = message.shards  # it sealed the last one first
         edges = [stage_edge(self.spec.id, shard) for shard in message.shards]
         if message.digests != {edge: commit.digests[edge] for edge in edges}:
             self.spoilt = True
@@ -279,12 +310,28 @@ class StageDriver:
             self._turn(Cause.LEDGER_READ)
             ready.notes.append(notes.StageOpen(self.spec.id, self.epoch, self.next_batch))
             self._advance(now_ns, ready, again=True)
-        elif self.phase is Phase.COMMITTING and self.commit and message.commit == self.commit:
-            self.last = self.commit
-            self.sealed = {}
-            self._turn(Cause.COMMITTED)
-            ready.notes.append(notes.Committed(self.spec.id, self.epoch, self.last))
-            self._advance(now_ns, ready, again=True)
+
+    def on_ledger_written(self, source: Address, message: LedgerWritten, now_ns: int, ready: Ready) -> None:
+        if self.phase is Phase.COMMITTING and message.commit == self.commit:
+            self.written[disk_seat(name_of(source))] = message.since
+            if self.ledger.primary is not None and not self.unwritten():
+                self._on_committed(message.commit, now_ns, ready)
+
+    def _on_committed(self, commit: CommitRecord, now_ns: int, ready: Ready) -> None:
+        """The batch counts, whatever becomes of this driver."""
+        final = self.batch is not None and self.batch.final
+        self.last = commit
+        self.sealed = {}
+        ready.notes.append(notes.Committed(self.spec.id, self.epoch, commit))
+        self._turn(Cause.LAST_COMMITTED if final else Cause.COMMITTED)
+        if not final:
+            self._done(ready)
+        self._advance(now_ns, ready, again=True)
+
+    def _done(self, ready: Ready) -> None:
+        self.batch = None
+        ready.notes.append(notes.BatchDone(self.spec.id, self.epoch, self.next_batch - 1))
+        ready.apply.append(BatchDone(stage=self.spec.id, batch=self.next_batch - 1))
 
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
         if now_ns - self.sent_ns >= self.config.retry_ns:
@@ -301,8 +348,9 @@ class StageDriver:
             return
         if again:
             self.sent_ns = now_ns
-        if self.phase is Phase.OPENING and again:
-            self._to_ledger(LedgerOpen(stage=self.spec.id, epoch=self.epoch, query=self.spec.query), ready)
+        if self.phase is Phase.OPENING and again and self.ledger.primary:
+            opening = LedgerOpen(stage=self.spec.id, epoch=self.epoch, query=self.spec.query)
+            ready.send.append((name_of(self.ledger.primary), opening))
         if self.phase is Phase.DELIVERING and self.commit:
             open_seats = [s for s, shards in self.grouped.items() if self.delivered.get(s) != shards]
             if not open_seats:
@@ -312,31 +360,38 @@ class StageDriver:
             elif again:
                 self._deliver(open_seats, ready)
         if self.phase is Phase.COMMITTING and again and self.commit:
-            self._to_ledger(LedgerWrite(stage=self.spec.id, epoch=self.epoch, commit=self.commit), ready)
+            self._write(self.commit, ready)
         self._advance_seals(ready, again)
 
     def _advance_seals(self, ready: Ready, again: bool) -> None:
-        """The last commit belongs on every holder, also on one that comes later."""
+        """The last commit belongs on every holder, also on one that comes later. (A delivery brings it along.)"""
         if self.phase is Phase.OPENING:
             return
-        open_seats = [s for s, shards in self.grouped.items() if self.last and self.sealed.get(s) != shards]
-        if not open_seats and self.phase is Phase.FINISHING:
-            self._turn(Cause.ALL_SEALED)
-            ready.apply.append(Opened(stage=self.spec.id, commit=self.last))
-        elif not open_seats and self.phase is Phase.SEALING and self.last:
-            self._turn(Cause.ALL_SEALED)
-            self.batch = None
-            ready.notes.append(notes.BatchDone(self.spec.id, self.epoch, self.last.batch))
-            ready.apply.append(BatchDone(stage=self.spec.id, batch=self.last.batch))
-        elif again and self.last:
+        open_seats = self.unsealed()
+        if not open_seats:
+            self._on_all_sealed(ready)
+        elif again and self.last and self.phase is not Phase.DELIVERING:
             for seat in open_seats:
                 message = Seal(stage=self.spec.id, epoch=self.epoch, commit=self.last, shards=self.grouped[seat])
                 ready.send.append((seat, message))
 
-    def _to_ledger(self, message: LedgerOpen | LedgerWrite, ready: Ready) -> None:
-        ledger = self._ledger()
-        if ledger is not None:
-            ready.send.append((ledger, message))
+    def _on_all_sealed(self, ready: Ready) -> None:
+        if self.last and self.all_sealed < self.last.batch:
+            self.all_sealed = self.last.batch
+            ready.notes.append(notes.AllSealed(self.spec.id, self.epoch, self.last.batch))
+        if self.phase is Phase.FINISHING:
+            self._turn(Cause.ALL_SEALED)
+            ready.apply.append(Opened(stage=self.spec.id, commit=self.last))
+        elif self.phase is Phase.SEALING:
+            self._turn(Cause.ALL_SEALED)
+            self._done(ready)
+
+    def _write(self, commit: CommitRecord, ready: Ready) -> None:
+        """To every disk of the ledger, at once; each looks for itself whether it may."""
+        since = self.ledger.since
+        for seat in self.unwritten():
+            message = LedgerWrite(stage=self.spec.id, epoch=self.epoch, since=since, commit=commit)
+            ready.send.append((name_of(seat), message))
 
     def _deliver(self, seats: list[Seat], ready: Ready) -> None:
         batch = self.batch

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast.errors import InvariantError, check
+from holdfast.errors import WrongMessageError, refuse_if
 from holdfast.model.block import Block, Digest, Gap, Rows, batch_block, batch_length, digest_of
 from holdfast.model.ids import Edge
 from holdfast.model.parts import CommitRecord, HandedPart, HeldBatch
@@ -63,13 +63,14 @@ class Inbox:
             return None
         if commit.batch <= self.last:
             return None
-        check(commit.batch == self.last + 1, "a batch is missing", f"{self.edge}: {commit.batch} after {self.last}")
+        where = f"{self.edge}, batch {commit.batch} after {self.last}"
+        refuse_if(commit.batch != self.last + 1, "a batch is missing", where)
         held = self.held.get(commit.batch)
-        if held is None or not self._is_right(commit):  # the detail names every edge: it is not made for each seal
-            raise InvariantError("a committed batch is not held here", detail=f"{self.edge}: {commit} but {held}")
+        if held is None or not self._is_right(commit):
+            raise WrongMessageError("a committed batch is not held here", detail=where)
         gap = Gap(commit.gap) if commit.gap else None
         block = batch_block(self.next, held.rows, commit.watermark, commit.batch, commit.highest, gap)
-        check(block.end == commit.ends.get(self.edge), "a batch ends elsewhere than its commit says", self.edge)
+        refuse_if(block.end != commit.ends.get(self.edge), "a batch ends elsewhere than its commit says", where)
         self.sealed.append(block)
         self.next = block.end
         self.last = commit.batch

@@ -5,14 +5,18 @@ recovery impossible. A consumer may be ahead of the queue (its producer was rest
 trimmed as soon as they are made again. Readers that are not sinks of the pipeline hold retention only while their
 lease lives.
 
-The queue is bounded: memory first, then disk (`spilled_to` says how far), then `has_room` is false and the shard
-waits. It never drops. The bound is checked before a step, so it can be passed by the output of one step.
-Only the arithmetic is here; drivers move the bytes.
+The queue is bounded: memory first, then disk, then `has_room` is false and the shard waits. It never drops. What is to
+go to disk counts as memory until it is there (`spilled_to`). It is written in pieces, one at a time, and as much as
+memory may hold may wait for that once more: a disk that is slow, or takes nothing, makes the shard wait. The bounds are
+checked before a step, so they can be passed by the output of one step.
+Only the arithmetic is here; `core/spills.py` asks for writes, and drivers do them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+
+from msgspec.structs import replace
 
 from holdfast.errors import check
 from holdfast.model.block import WATERMARK_MIN, Block, Gap, Rows, shard_block
@@ -22,8 +26,8 @@ from holdfast.model.parts import OutputPart
 
 class OutputQueue:
     __slots__ = (
-        "acks", "blocks", "counted", "disk_full", "edge", "leases", "memory_max", "next", "owners", "said", "spill_max",
-        "spilled_to", "trimmed",
+        "acks", "blocks", "counted", "edge", "filed", "files_to", "gone", "leases", "memory_max", "next", "owners",
+        "said", "spill_max", "spilled_to", "trimmed", "writing",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, consumers: tuple[Consumer, ...], memory_max: int, spill_max: int) -> None:
@@ -44,9 +48,15 @@ class OutputQueue:
         self.leases: dict[Consumer, int] = {}
         self.memory_max = memory_max
         self.spill_max = spill_max
-        #: Positions below this one are on disk.
+        #: Positions below this one are on disk, and their rows no longer in memory.
         self.spilled_to = 0
-        self.disk_full = False
+        #: The ticket under which blocks are being written; 0: none are. An answer with another one is for nobody here.
+        self.writing = 0
+        #: What was ever to be written ends here; below `filed` its files may go, and a driver was told so.
+        self.files_to = 0
+        self.filed = 0
+        #: Files of what was here before an image began anew: all below this may go, and no driver was told so.
+        self.gone = 0
 
     @property
     def spilled(self) -> int:
@@ -57,8 +67,9 @@ class OutputQueue:
         return self.next - max(self.trimmed, self.spilled_to)
 
     def has_room(self) -> bool:
-        spill_max = self.spilled if self.disk_full else self.spill_max
-        return self.next - self.trimmed < self.memory_max + spill_max
+        waits_max = min(self.memory_max, self.spill_max)
+        held = self.next - self.trimmed
+        return held < self.memory_max + self.spill_max and self.in_memory < self.memory_max + waits_max
 
     def append(self, rows: Rows, watermark: int, highest: int = WATERMARK_MIN, gap: Gap | None = None) -> Block:
         block = shard_block(self.next, rows, watermark, highest, gap)
@@ -80,16 +91,55 @@ class OutputQueue:
         self.blocks.append(block)
         self.next = block.end
         self._trim()
-        self._spill()
 
-    def _spill(self) -> None:
-        """Move the oldest blocks to disk until the rest fits into memory: they are asked for least."""
-        if self.disk_full or self.in_memory <= self.memory_max:
-            return
+    def to_spill(self) -> tuple[Block, ...]:
+        """The oldest blocks in memory, if more are there than fit: they are asked for least. Not more than memory may
+        hold at once, and none while others are being written."""
+        over = self.in_memory - self.memory_max
+        if self.writing or over <= 0:
+            return ()
+        found: list[Block] = []
+        taken = 0
         for block in self.blocks:
-            if self.in_memory <= self.memory_max or block.end - self.trimmed > self.spill_max:
-                return
-            self.spilled_to = max(self.spilled_to, block.end)
+            if block.start < self.spilled_to:
+                continue
+            size = block.end - block.start
+            if taken >= over or block.end - self.trimmed > self.spill_max or (found and taken + size > self.memory_max):
+                break
+            found.append(block)
+            taken += size
+        return tuple(found)
+
+    def write(self, ticket: int, blocks: tuple[Block, ...]) -> None:
+        """These blocks are being written. They stay in memory until `wrote`."""
+        self.writing = ticket
+        self.files_to = max(self.files_to, blocks[-1].end)
+
+    def wrote(self, blocks: tuple[Block, ...], kept: tuple[Rows, ...]) -> None:
+        """These blocks are on disk, and `kept` stands for their rows: those that are not trimmed leave memory."""
+        self.writing = 0
+        stands = {block.start: rows for block, rows in zip(blocks, kept, strict=True)}
+        for i, block in enumerate(self.blocks):
+            if block.start >= blocks[-1].end:
+                break
+            if block.start in stands:
+                self.blocks[i] = replace(block, rows=stands[block.start])
+        self.spilled_to = max(self.spilled_to, blocks[-1].end)
+
+    def unfiled(self) -> int:
+        """Below which position files may go, once; 0: nothing new."""
+        if self.gone:
+            gone, self.gone = self.gone, 0
+            return gone
+        if self.filed >= min(self.trimmed, self.files_to):
+            return 0
+        self.filed = self.trimmed
+        return self.trimmed
+
+    def forget_files(self) -> None:
+        """All that was written may go, and the end of what is being written will mean nothing."""
+        self.gone = max(self.gone, self.files_to)
+        self.writing = self.spilled_to = self.files_to = self.filed = 0
 
     def lease(self, consumer: Consumer, until_ns: int) -> None:
         """Let a guest hold retention from here on until its lease ends."""
@@ -179,18 +229,28 @@ class OutputQueue:
             return ()
         return found if found and found[0].start == start and found[-1].end == end else None
 
-    def part(self, start: int) -> OutputPart:
-        """What a capture carries: the unacknowledged blocks from `start` on (all of them if it was trimmed)."""
+    def part(self, start: int, elements_max: int | None = None) -> OutputPart:
+        """What a capture carries: the unacknowledged blocks from `start` on (all of them if it was trimmed); at least
+        one, and then about `elements_max` elements at most."""
         start = max(start, self.trimmed)
-        blocks = tuple(b for b in self.blocks if b.start >= start)
-        return OutputPart(start, self.next, self.trimmed, blocks, dict(self.acks))
+        blocks = [b for b in self.blocks if b.start >= start]
+        if elements_max is not None:
+            blocks = [b for b in blocks if b.end - start <= elements_max] or blocks[:1]
+        end = blocks[-1].end if blocks else self.next
+        return OutputPart(start, end, self.trimmed, tuple(blocks), dict(self.acks))
+
+    def takes(self, part: OutputPart, whole: bool) -> bool:
+        """Does what a capture carries continue this queue, or begin it anew?"""
+        if whole or part.start > self.next:
+            return part.start == part.trimmed
+        return part.next == self.next or any(block.start == self.next for block in part.blocks)
 
     def paste(self, part: OutputPart, whole: bool) -> None:
         """Make an image's queue stand where the primary's stood."""
         if whole or part.start > self.next:
             self.blocks.clear()
+            self.forget_files()
             self.trimmed = self.next = part.trimmed
-            self.spilled_to = min(self.spilled_to, part.trimmed)
         self.acks = dict(part.acks)
         self.leases.clear()  # of a time when this copy was primary; if it is again, everyone in `acks` gets a new one
         for block in part.blocks:

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.ranges import NumberOrNone, Position, Time
+
 #: A row of the modelled operator: (key, time, value).
 Row = tuple[int, int, int]
 #: Rows as the core sees them: opaque, immutable, with a length and a hash (`digest_of`); `()` is none. Tuples of `Row`
@@ -26,7 +28,7 @@ WATERMARK_MAX = 1 << 62
 class Digest(msgspec.Struct, frozen=True, array_like=True):
     """Which rows they are: how many, and a hash of them in their order. Runs of rows with one digest are the same."""
 
-    rows: int
+    rows: Position
     hash: int
 
 
@@ -40,7 +42,7 @@ def digest_of(rows: Rows) -> Digest:
 class Gap(msgspec.Struct, frozen=True, array_like=True):
     """Rows that lie before event time `to`, and have not come by here, may never come."""
 
-    to: int
+    to: Time
     #: An empty start: whatever came between where a consumer stands and here is lost, and it goes on from here.
     jump: bool = False
 
@@ -48,14 +50,14 @@ class Gap(msgspec.Struct, frozen=True, array_like=True):
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """Elements [start, end) of an edge."""
 
-    start: int
-    end: int
+    start: Position
+    end: Position
     rows: Rows
-    watermark: int
+    watermark: Time
     #: Batch id on an edge from a stage, where the batch end is an element of its own; -1 on an edge from a shard.
-    batch: int = -1
+    batch: NumberOrNone = -1
     #: No row up to here lies beyond this event time.
-    highest: int = WATERMARK_MIN
+    highest: Time = WATERMARK_MIN
     gap: Gap | None = None
 
     @property
@@ -65,6 +67,11 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 def shard_block(start: int, rows: Rows, watermark: int, highest: int = WATERMARK_MIN, gap: Gap | None = None) -> Block:
     return Block(start, start + len(rows) + 1, rows, watermark, -1, highest, gap)
+
+
+def cut_rows(rows: Rows, most: int) -> list[Rows]:
+    """The rows in runs of at most so many each; at least one run."""
+    return [rows[at : at + most] for at in range(0, len(rows), most)] if len(rows) > most else [rows]
 
 
 #: A shard that starts empty numbers its output from `epoch << EPOCH_SHIFT`. Whatever it emitted before was numbered

@@ -42,9 +42,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     #: Elements of input that no capture covers: at `soft` a capture is forced, at `hard` the stage is refused.
     retained_soft_max: int = 2_000
     retained_hard_max: int = 20_000
-    #: Elements of one output queue that are kept in memory, and after that on disk; then the shard waits.
+    #: Elements of one output queue that are kept in memory, and after that on disk; then the shard waits. As many again
+    #: as memory may hold may wait there for a slow disk.
     queue_memory_max: int = 20_000
     queue_spill_max: int = 100_000
+    #: What a disk did not take is tried again after this time; an end of a write that was not heard of for `limit` is
+    #: given up, and the write asked for again.
+    spill_retry_ns: int = 2 * SECOND
+    spill_limit_ns: int = 60 * SECOND
     #: Elements that a producer may send before its consumer asks for more.
     credit_max: int = 4_000
     #: Rows are kept for a guest (a reader that is not a sink of the pipeline) for this time after its last message.
@@ -74,6 +79,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             )
         self._check_transfers()
         self._check_balance()
+        if self.spill_retry_ns < 1 or self.spill_limit_ns < 1:
+            raise ConfigError(
+                "spilled rows would be written again and again",
+                detail=f"spill_retry_ns={self.spill_retry_ns}, spill_limit_ns={self.spill_limit_ns}",
+                hint="Use positive times.",
+            )
         if not 0 < self.retained_soft_max <= self.retained_hard_max:
             raise ConfigError(
                 "a capture would be forced too late to keep the input bounded",

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.errors import check
 from holdfast.model.ids import Asset, Name, asset_id
 from holdfast.model.parts import LedgerPage
+from holdfast.model.ranges import Number
 from holdfast.model.record import NO_RECORD, Record
 
 Entry = tuple[str, object]
@@ -21,14 +22,14 @@ Entry = tuple[str, object]
 class Ballot(msgspec.Struct, frozen=True, array_like=True):
     """The term that a node is in, and whom it has voted for in it."""
 
-    term: int = 0
+    term: Number = 0
     voted_for: Name | None = None
 
 
 class KeptPage(msgspec.Struct, frozen=True, array_like=True):
     """A ledger's page, and the version of the place under which it was put here."""
 
-    since: int
+    since: Number
     page: LedgerPage
 
 

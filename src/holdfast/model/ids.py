@@ -3,7 +3,7 @@
     Name      "n2"        a node, by its durable identity: what votes, and what a disk belongs to
     Seat      "n2#3"      the third life of that node: what holds shards, since memory dies with a process
     Asset     "u1" "s0" "s0.ledger"     what the placement record places
-    Edge      "s0>u1" "u1.0"            a numbered sequence of elements
+    Edge      "s0>u1" "u1.0" "u1.dead"  a numbered sequence of elements
     Consumer  "u4" "r0"   what acknowledges an edge
 
 An asset may be a consumer (shards and sinks are), but not every consumer is an asset: a guest is not. An address is
@@ -27,7 +27,6 @@ Edge = NewType("Edge", str)
 Address = str
 #: Of a reader: it is not a copy on a seat.
 NO_SEAT = Seat("")
-Position = int
 
 _LEDGER = ".ledger"
 
@@ -59,6 +58,11 @@ def stage_edge(stage: Asset, shard: Asset) -> Edge:
 
 def shard_edge(shard: Asset, port: int = 0) -> Edge:
     return Edge(f"{shard}.{port}")
+
+
+def dead_edge(shard: Asset) -> Edge:
+    """What a shard has set aside. No consumer reads it: it goes into files."""
+    return Edge(f"{shard}.dead")
 
 
 def maker_of(edge: Edge) -> Asset:
@@ -96,6 +100,11 @@ def is_ledger(asset: Asset) -> bool:
 def stage_of(ledger: Asset) -> Asset:
     """The stage whose ledger it is."""
     return asset_id(ledger.removesuffix(_LEDGER))
+
+
+def reads_as(address: Address, consumer: Consumer, epoch: int) -> bool:
+    """Is this where a reader of this name and epoch answers? (It may have several streams, each with an address.)"""
+    return address.startswith(consumer) and address.endswith(f"@{epoch}")
 
 
 def driver_of(stage: Asset, epoch: int) -> Address:

@@ -3,26 +3,52 @@
 Epochs are on every message that carries rows, acknowledgements or captures, so that each receiver can refuse what a
 fenced sender still says. New fields only with defaults: nodes of two versions meet during an upgrade.
 
-A message is entered here and nowhere else; `model/message.py` says what its class has to say. What takes it is found by
-its name: the method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so do those of a driver or a reader.
+A message is entered here and nowhere else (of a ledger: in `model/ledger_messages.py`; along edges and of captures: in
+`model/stream_messages.py`); `model/message.py` says what its class has to say. What takes it is found by its name: the
+method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so do those of a driver or a reader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.model.block import WATERMARK_MIN, Block, Digest, Rows
-from holdfast.model.ids import NO_SEAT, Asset, Consumer, Edge, Name, Seat, ledger_of
-from holdfast.model.message import FencedBy, Message
-from holdfast.model.parts import CommitRecord, HandedPart, LedgerPage, OutputPart
+from holdfast.model.block import Digest, Rows
+from holdfast.model.ids import Address, Asset, Edge, Name, Seat, life_of, name_of, operator_of, stage_edge
+from holdfast.model.ledger_messages import (  # noqa: F401
+    LedgerCopied,
+    LedgerCopy,
+    LedgerOpen,
+    LedgerState,
+    LedgerWrite,
+    LedgerWritten,
+    commit_objection,
+)
+from holdfast.model.message import STEP, FencedBy, Message, SaidBy, View, ahead, epoch_ahead
+from holdfast.model.parts import CommitRecord
 from holdfast.model.protection import Protection
-from holdfast.model.reasons import BarReason, FetchReason, HandOverReason
+from holdfast.model.ranges import Number, NumberOrNone, shown
+from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
+from holdfast.model.stream_messages import (  # noqa: F401
+    Barred,
+    Capture,
+    CapturePiece,
+    Data,
+    Fetch,
+    Fetched,
+    FetchRefused,
+    Held,
+    Here,
+    Pasted,
+    Subscribe,
+    Trimmed,
+)
+from holdfast.model.successor import record_objection
 
 # --- membership and placement ---------------------------------------------------------------------------------------
 
@@ -33,8 +59,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     #: Any word of a member counts, of whichever life: nobody is removed whom somebody just heard.
     fenced_by = ()
     key = ()
-    life: int
-    version: int
+    life: Number
+    version: Number
 
 
 class Suspect(Message, frozen=True, kw_only=True):
@@ -42,7 +68,7 @@ class Suspect(Message, frozen=True, kw_only=True):
 
     fenced_by = (FencedBy.LIFE, FencedBy.MEMBER)
     name: Name
-    life: int
+    life: Number
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -53,21 +79,34 @@ class Hello(Message, frozen=True, kw_only=True):
     before_record = True
     key = ()
     name: Name
-    life: int
+    life: Number
+
+    def objection(self, source: Address, view: View) -> str:
+        if name_of(source) != self.name or life_of(Seat(source)) not in (0, self.life):
+            return f"it speaks for life {self.life} of {self.name}"
+        return ahead(f"life of {self.name}", self.life, view.record.members.get(self.name, 0), STEP)
 
 
 class RequestVote(Message, frozen=True, kw_only=True):
     fenced_by = (FencedBy.OWN,)
     before_record = True
-    term: int
-    record_rank: tuple[int, int]
+    term: Number
+    record_rank: tuple[Number, Number]
+
+    def objection(self, source: Address, view: View) -> str:
+        if self.record_rank[0] > self.term:
+            return f"its record is of term {self.record_rank[0]}"
+        return ahead("term", self.term, view.term, STEP)
 
 
 class Vote(Message, frozen=True, kw_only=True):
     fenced_by = (FencedBy.OWN,)
     before_record = True
-    term: int
+    term: Number
     granted: bool
+
+    def objection(self, source: Address, view: View) -> str:
+        return ahead("term", self.term, view.term, STEP)
 
 
 class Append(Message, frozen=True, kw_only=True):
@@ -75,16 +114,23 @@ class Append(Message, frozen=True, kw_only=True):
 
     fenced_by = (FencedBy.OWN,)
     before_record = True
-    term: int
+    term: Number
     record: Record
-    commit: int
+    commit: Number
+
+    def objection(self, source: Address, view: View) -> str:
+        if self.record.term > self.term or self.commit > self.record.version:
+            return "its numbers do not agree"
+        return ahead("term", self.term, view.term, STEP) or record_objection(self.record, view)
 
 
 class Appended(Message, frozen=True, kw_only=True):
     fenced_by = (FencedBy.OWN,)
     before_record = True
-    term: int
-    version: int
+    term: Number
+    version: Number
+
+    objection = Vote.objection
 
 
 class Beat(Message, frozen=True, kw_only=True):
@@ -93,9 +139,14 @@ class Beat(Message, frozen=True, kw_only=True):
     fenced_by = (FencedBy.OWN,)
     before_record = True
     key = ()
-    term: int
-    version: int
-    commit: int
+    term: Number
+    version: Number
+    commit: Number
+
+    def objection(self, source: Address, view: View) -> str:
+        if self.commit > self.version:
+            return f"it has decided {self.commit}, beyond its own record"
+        return ahead("term", self.term, view.term, STEP)
 
 
 class Pull(Message, frozen=True, kw_only=True):
@@ -104,7 +155,7 @@ class Pull(Message, frozen=True, kw_only=True):
     fenced_by = ()
     before_record = True
     key = ()
-    version: int
+    version: Number
 
 
 class Push(Message, frozen=True, kw_only=True):
@@ -115,13 +166,17 @@ class Push(Message, frozen=True, kw_only=True):
     key = ()
     record: Record
 
+    def objection(self, source: Address, view: View) -> str:
+        return record_objection(self.record, view)
+
 
 class Joined(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: this seat now holds everything, under this version of the place."""
 
     fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.PRIMARY
     asset: Asset
-    since: int
+    since: Number
     seat: Seat
 
 
@@ -129,8 +184,9 @@ class Unfit(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: the image of this backup does not continue; it cannot take over."""
 
     fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.PRIMARY
     asset: Asset
-    since: int
+    since: Number
     seat: Seat
 
 
@@ -138,16 +194,21 @@ class Yielded(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: I have stopped, and my backup stands where I stand."""
 
     fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.PRIMARY
     asset: Asset
-    since: int
+    since: Number
 
 
 class StageDown(Message, frozen=True, kw_only=True):
     """From the node that ran it: the stage's driver of this epoch is dead."""
 
     fenced_by = (FencedBy.EPOCH,)
+    said_by = SaidBy.PRIMARY
     stage: Asset
-    epoch: int
+    epoch: Number
+
+    def objection(self, source: Address, view: View) -> str:
+        return epoch_ahead(view, self.stage, self.epoch)
 
 
 class Loads(Message, frozen=True, kw_only=True):
@@ -156,8 +217,8 @@ class Loads(Message, frozen=True, kw_only=True):
     fenced_by = (FencedBy.MEMBER,)
     key = ()
     #: Of what runs here, and of images that are kept here.
-    running: dict[Asset, int]
-    images: dict[Asset, int]
+    running: dict[Asset, Number]
+    images: dict[Asset, Number]
 
 
 class Drain(Message, frozen=True, kw_only=True):
@@ -174,195 +235,9 @@ class SetProtection(Message, frozen=True, kw_only=True):
     operator: str
     protection: Protection
 
-
-# --- edges ------------------------------------------------------------------------------------------------------------
-
-
-class Subscribe(Message, frozen=True, kw_only=True):
-    """From a consumer: stream from `at`; everything before `ack` is safe with me. Also keeps a lease alive."""
-
-    fenced_by = (FencedBy.CONSUMER,)
-    heavy = True
-    key = ("edge", "consumer")
-    edge: Edge
-    consumer: Consumer
-    epoch: int
-    at: int
-    ack: int
-    #: Positions and watermarks are enough: whoever asks fetches the rows elsewhere.
-    bare: bool = False
-    #: Of a guest: the run that its positions are of. Those of another mean nothing here, even if there are blocks.
-    query: str = ""
-    #: Which running copy of a shard asks: each acknowledges for itself.
-    seat: Seat = NO_SEAT
-    #: Stream nothing: only say (`Here`) from where this consumer could go on.
-    paused: bool = False
-
-
-class Here(Message, frozen=True, kw_only=True):
-    """To a consumer that subscribed paused: what I keep for you begins here. For one that starts empty: what comes next
-    will be at `next`, after `watermark`; and every row that any copy of me made before lies before event time `to`."""
-
-    fenced_by = (FencedBy.PRODUCER,)
-    edge: Edge
-    epoch: int
-    consumer: Consumer
-    first: int
-    next: int = -1
-    watermark: int = WATERMARK_MIN
-    to: int = 0
-
-
-class Data(Message, frozen=True, kw_only=True):
-    fenced_by = (FencedBy.PRODUCER,)
-    bulk = heavy = True
-    edge: Edge
-    epoch: int
-    blocks: tuple[Block, ...]
-
-    def with_rows(self, take: Callable[[Rows], Rows]) -> Data:
-        for block in self.blocks:
-            take(block.rows)
-        return self
-
-
-class Trimmed(Message, frozen=True, kw_only=True):
-    """To a reader whose lease lapsed: what you ask for is gone; the edge starts here."""
-
-    fenced_by = (FencedBy.PRODUCER,)
-    edge: Edge
-    epoch: int
-    first: int
-
-
-class Barred(Message, frozen=True, kw_only=True):
-    """To a reader that cannot be served, however often it asks."""
-
-    fenced_by = (FencedBy.ASKED,)
-    edge: Edge
-    #: The reader's, as it asked: what was said to an earlier life of it does not concern a later one.
-    epoch: int
-    why: BarReason
-
-
-class Fetch(Message, frozen=True, kw_only=True):
-    """From a task of a reader: the rows of [start, end) of an edge. On real nodes it comes as a ticket of Flight."""
-
-    fenced_by = (FencedBy.CONSUMER,)
-    before_record = True
-    #: The asker's number for this question; the answer repeats it.
-    ticket: int
-    edge: Edge
-    start: int
-    end: int
-    consumer: Consumer
-    epoch: int
-    #: The newest epoch of the producing shard that the asker knows of: a copy at an older one must not answer.
-    producer_epoch: int = 0
-    #: The run that the positions are of; empty: any.
-    query: str = ""
-    #: How long the node may keep the question until the rows are made.
-    wait_ns: int = 0
-
-
-class Fetched(Message, frozen=True, kw_only=True):
-    """All blocks of [start, end), from the primary of this epoch."""
-
-    fenced_by = (FencedBy.PRODUCER,)
-    bulk = heavy = True
-    ticket: int
-    edge: Edge
-    epoch: int
-    blocks: tuple[Block, ...]
-
-    with_rows = Data.with_rows  # type: ignore[assignment]
-
-
-class FetchRefused(Message, frozen=True, kw_only=True):
-    """No rows, and why."""
-
-    #: It answers the question of its ticket.
-    fenced_by = ()
-    ticket: int
-    edge: Edge
-    reason: FetchReason
-    #: NOT_HERE: where the shard runs, by the record of the node that was asked.
-    home: Seat | None = None
-    #: TRIMMED: where the edge starts. FENCED: the epoch that reads now.
-    first: int = 0
-
-
-# --- captures ---------------------------------------------------------------------------------------------------------
-
-
-class Capture(Message, frozen=True, kw_only=True):
-    """A round's capture for one target: positions, output, and the first piece of the state."""
-
-    fenced_by = (FencedBy.EPOCH, FencedBy.PLACE)
-    bulk = heavy = True
-    key = ("shard", "epoch", "round")
-    shard: Asset
-    epoch: int
-    #: Version of the place under which it was sent: an image that has not seen, or no longer has, this place waits.
-    since: int
-    round: int
-    #: How many pieces carry the state; all but the first are messages of their own. 0: only asks how far the round is.
-    pieces: int
-    state: object
-    #: The cursor at which an image that is being brought up must stand; 0: it starts here; -1: the image is complete.
-    scan: int = -1
-    #: With this round the image is complete.
-    done: bool = True
-    start: dict[Edge, int]
-    to: dict[Edge, int]
-    watermarks: dict[Edge, int]
-    #: Of the copy: event time before which windows are hidden, and the highest one that was consumed.
-    gap: tuple[int, int] = (0, WATERMARK_MIN)
-    outputs: dict[Edge, OutputPart]
-    #: What stages have handed over and is not consumed: only where an image starts.
-    handed: dict[Edge, HandedPart]
-
-    def with_rows(self, take: Callable[[Rows], Rows]) -> Capture:
-        for part in self.outputs.values():
-            for block in part.blocks:
-                take(block.rows)
-        for handed in self.handed.values():
-            for held in (*handed.sealed, *handed.held):
-                take(held.rows)
-        return self
-
-
-class CapturePiece(Message, frozen=True, kw_only=True):
-    """A further piece of a capture's state, so that no frame grows with the state."""
-
-    fenced_by = (FencedBy.EPOCH, FencedBy.PLACE)
-    bulk = heavy = True
-    key = ("shard", "epoch", "round", "index")
-    shard: Asset
-    epoch: int
-    since: int
-    round: int
-    index: int
-    state: object
-
-
-class Held(Message, frozen=True, kw_only=True):
-    """To the primary: all of this round is in my memory, whatever happens to you; or (`fits` false) it does not fit."""
-
-    fenced_by = (FencedBy.ASKED,)
-    shard: Asset
-    epoch: int
-    round: int
-    fits: bool
-
-
-class Pasted(Message, frozen=True, kw_only=True):
-    """To the primary: this round is in my image; the next one may come."""
-
-    fenced_by = (FencedBy.ASKED,)
-    shard: Asset
-    epoch: int
-    round: int
+    def objection(self, source: Address, view: View) -> str:
+        known = any(operator_of(shard) == self.operator for shard in view.topology.shard)
+        return "" if known else f"no operator is named {shown(self.operator)}"
 
 
 # --- hand-over from stages ------------------------------------------------------------------------------------------
@@ -374,17 +249,28 @@ class Deliver(Message, frozen=True, kw_only=True):
     `shards` maps each shard to the `since` of its place: who knows another version refuses. No rows: no part.
     """
 
-    fenced_by = (FencedBy.EPOCH, FencedBy.THESE_PLACES)
+    fenced_by = (FencedBy.NOT_AHEAD, FencedBy.EPOCH, FencedBy.THESE_PLACES)
+    said_by = SaidBy.DRIVER
     bulk = heavy = True
     key = ("stage", "epoch")
     stage: Asset
-    epoch: int
-    batch: int
-    attempt: int
-    shards: dict[Asset, int]
+    epoch: Number
+    batch: Number
+    attempt: Number
+    shards: dict[Asset, Number]
     parts: dict[Edge, Rows]
     #: The commit before this one: a holder that missed the seal of it seals it now.
     last: CommitRecord | None
+
+    def objection(self, source: Address, view: View) -> str:
+        last = self.last
+        edges = {stage_edge(self.stage, shard) for shard in self.shards}
+        if not edges.issuperset(self.parts) or not self.shards or self.attempt < 1:
+            return "it has rows for other shards than it names, or names none"
+        if self.batch != (last.batch + 1 if last else 0):
+            return f"batch {self.batch} does not follow {last.batch if last else 'nothing'}"
+        why = _not_fed(self.stage, self.shards, view) or epoch_ahead(view, self.stage, self.epoch)
+        return why or (commit_objection(last, self.epoch, edges) if last else "")
 
     def with_rows(self, take: Callable[[Rows], Rows]) -> Deliver:
         return msgspec.structs.replace(self, parts={edge: take(rows) for edge, rows in self.parts.items()})
@@ -394,104 +280,75 @@ class Delivered(Message, frozen=True, kw_only=True):
     """This try is held here, under these versions of the places. Digests are of what arrived, not of what was sent."""
 
     fenced_by = (FencedBy.ASKED,)
+    said_by = SaidBy.SEAT
     stage: Asset
-    epoch: int
-    batch: int
-    attempt: int
+    epoch: Number
+    batch: Number
+    attempt: Number
     seat: Seat
-    shards: dict[Asset, int]
+    shards: dict[Asset, Number]
     digests: dict[Edge, Digest]
+
+    def objection(self, source: Address, view: View) -> str:
+        if set(self.digests) != {stage_edge(self.stage, shard) for shard in self.shards}:
+            return "it has other rows than those of its shards"
+        return _not_fed(self.stage, self.shards, view)
 
 
 class Seal(Message, frozen=True, kw_only=True):
-    fenced_by = (FencedBy.EPOCH,)
+    fenced_by = (FencedBy.NOT_AHEAD, FencedBy.EPOCH)
+    said_by = SaidBy.DRIVER
     heavy = True
     key = ("stage", "epoch")
     stage: Asset
-    epoch: int
+    epoch: Number
     commit: CommitRecord
-    shards: dict[Asset, int]
+    shards: dict[Asset, Number]
+
+    def objection(self, source: Address, view: View) -> str:
+        edges = {stage_edge(self.stage, shard) for shard in self.shards}
+        why = _not_fed(self.stage, self.shards, view) or epoch_ahead(view, self.stage, self.epoch)
+        return why or commit_objection(self.commit, self.epoch, edges)
 
 
 class Sealed(Message, frozen=True, kw_only=True):
     """The shards of `shards` have it under these versions of their places; others were left out."""
 
     fenced_by = (FencedBy.ASKED,)
+    said_by = SaidBy.SEAT
     stage: Asset
-    epoch: int
-    batch: int
+    epoch: Number
+    batch: Number
     seat: Seat
-    shards: dict[Asset, int]
+    shards: dict[Asset, Number]
+
+    def objection(self, source: Address, view: View) -> str:
+        return _not_fed(self.stage, self.shards, view)
 
 
 class Refused(Message, frozen=True, kw_only=True):
     """A holder or ledger does not do it, and says why; nothing was changed. `version` is the record it knows."""
 
     fenced_by = (FencedBy.ASKED,)
+    said_by = SaidBy.MEMBER
     stage: Asset
-    epoch: int
-    batch: int
+    epoch: Number
+    batch: NumberOrNone
     reason: HandOverReason
-    version: int
+    version: Number
     detail: str = ""
 
 
-class LedgerOpen(Message, frozen=True, kw_only=True):
-    """A new driver takes over: from now on refuse older ones, and tell me the last commit."""
-
-    fenced_by = (FencedBy.OWN,)
-    key = ("stage", "epoch")
-    stage: Asset
-    epoch: int
-    query: str
-
-    @property
-    def ledger(self) -> Asset:
-        return ledger_of(self.stage)
-
-
-class LedgerWrite(Message, frozen=True, kw_only=True):
-    fenced_by = (FencedBy.OWN,)
-    key = ("stage", "epoch")
-    stage: Asset
-    epoch: int
-    commit: CommitRecord
-
-    @property
-    def ledger(self) -> Asset:
-        return ledger_of(self.stage)
-
-
-class LedgerState(Message, frozen=True, kw_only=True):
-    """What both holders have now."""
-
-    fenced_by = (FencedBy.ASKED,)
-    stage: Asset
-    epoch: int
-    commit: CommitRecord | None
-
-
-class LedgerCopy(Message, frozen=True, kw_only=True):
-    fenced_by = (FencedBy.THIS_PLACE,)
-    ledger: Asset
-    since: int
-    page: LedgerPage
-
-
-class LedgerCopied(Message, frozen=True, kw_only=True):
-    """A page of this rank is on my disk."""
-
-    fenced_by = (FencedBy.THIS_PLACE,)
-    ledger: Asset
-    since: int
-    rank: tuple[int, int]
-    #: The page, if it is not the one that was sent: the primary died while it wrote, and has an older one.
-    ahead: LedgerPage | None = None
+def _not_fed(stage: Asset, shards: Iterable[Asset], view: View) -> str:
+    fed = view.topology.stage[stage].shards
+    other = [shard for shard in shards if shard not in fed]
+    return f"{stage} does not feed {other[0]}" if other else ""
 
 
 def all_messages() -> list[type[Message]]:
     """Everything that may come over the network. What is not in here cannot be decoded, let alone handled."""
-    return [kind for kind in Message.__subclasses__() if kind.__module__ == __name__]
+    here = __name__.rpartition(".")[0]
+    return [kind for kind in Message.__subclasses__() if kind.__module__.rpartition(".")[0] == here]
 
 
 if TYPE_CHECKING:

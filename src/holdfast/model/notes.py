@@ -1,18 +1,21 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
-A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`);
-`model/note.py` says what its class has to say.
+A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`, one about
+disks: in `model/disk_notes.py`); `model/note.py` says what its class has to say.
 """
 
 from __future__ import annotations
 
 from holdfast.model.block import Block
-from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat
+from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled, SpillRefused  # noqa: F401
+from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.note import Note, Told
 from holdfast.model.reasons import BarReason, FetchReason
 from holdfast.model.stage_notes import (  # noqa: F401
     AllDelivered,
+    AllSealed,
     BatchDone,
+    CommitTaken,
     Committed,
     Delivered,
     Differs,
@@ -27,6 +30,17 @@ from holdfast.model.stage_notes import (  # noqa: F401
 def all_notes() -> list[type[Note]]:
     """Every kind of note."""
     return Note.__subclasses__()
+
+
+class Objected(Note, frozen=True):
+    """A message was refused that no right peer could have sent."""
+
+    checked = True
+    told = Told("refused-message", "A message {kind} from {source} was refused: {why}.", 5)
+    who: Address
+    kind: str
+    source: str
+    why: str
 
 
 # --- members, and who decides -----------------------------------------------------------------------------------------
@@ -224,6 +238,23 @@ class Failed(Note, frozen=True):
     why: str
 
 
+class WaitsForMemory(Note, frozen=True):
+    """The operator has no room for the next block: the shard tries again until it has."""
+
+    checked = False
+    told = Told("memory-full", "{why}", 60)
+    shard: Asset
+    epoch: int
+    why: str
+
+
+class HasMemory(Note, frozen=True):
+    checked = False
+    told = Told("memory-again", "{shard} has memory again, and goes on.")
+    shard: Asset
+    epoch: int
+
+
 class Captured(Note, frozen=True):
     checked = True
     shard: Asset
@@ -303,6 +334,18 @@ class Emitted(Note, frozen=True):
 
     def parts(self) -> tuple[object, ...]:
         return (self.shard, self.edge, f"epoch={self.epoch}", self.block)
+
+
+class SetAside(Note, frozen=True):
+    """What a shard cannot put out: it goes to the dead letters."""
+
+    checked = True
+    shard: Asset
+    epoch: int
+    block: Block
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.shard, f"epoch={self.epoch}", self.block)
 
 
 class Accepted(Note, frozen=True):

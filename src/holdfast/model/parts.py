@@ -6,24 +6,26 @@ import msgspec
 
 from holdfast.model.block import WATERMARK_MIN, Block, Digest, Rows
 from holdfast.model.ids import Consumer, Edge
+from holdfast.model.ranges import Number, NumberOrNone, Position, Time
 
 
 class OutputPart(msgspec.Struct, frozen=True, array_like=True):
     """What a capture says about one output edge: the blocks made since `start`, and who has acknowledged what."""
 
-    start: int
-    next: int
-    trimmed: int
+    start: Position
+    #: Where an image stands that has taken this part.
+    next: Position
+    trimmed: Position
     blocks: tuple[Block, ...]
-    acks: dict[Consumer, int]
+    acks: dict[Consumer, Position]
 
 
 class HeldBatch(msgspec.Struct, frozen=True, array_like=True):
     """A batch that a holder has promised to seal when told so. `epoch` and `attempt` say which try it is."""
 
-    batch: int
-    epoch: int
-    attempt: int
+    batch: Number
+    epoch: Number
+    attempt: Number
     rows: Rows
     digest: Digest
 
@@ -31,12 +33,23 @@ class HeldBatch(msgspec.Struct, frozen=True, array_like=True):
 class HandedPart(msgspec.Struct, frozen=True, array_like=True):
     """What a whole capture says about one edge from a stage: where it stands, and what is sealed or promised."""
 
-    next: int
-    last: int
+    next: Position
+    last: NumberOrNone
     sealed: tuple[Block, ...]
     held: tuple[HeldBatch, ...]
     #: Nothing was sealed here since an empty start.
     landing: bool = False
+
+
+class Cargo(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one edge that a capture carries beside the state: output that was made, or input that was handed over."""
+
+    edge: Edge
+    blocks: tuple[Block, ...] = ()
+    held: tuple[HeldBatch, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(b.end - b.start for b in self.blocks) + sum(len(h.rows) for h in self.held)
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,30 +57,34 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     which rows each edge got by it: a holder that has others must not seal."""
 
     query: str
-    batch: int
-    epoch: int
-    attempt: int
-    watermark: int
+    batch: Number
+    epoch: Number
+    attempt: Number
+    watermark: Time
     #: Where the source stands before and after this batch; from Spark: (its batch id, the next one).
-    offsets: tuple[int, int]
-    late: int = 0
+    offsets: tuple[NumberOrNone, NumberOrNone]
+    #: Rows of this batch that were set aside because they were late, or bad; and of all batches so far.
+    late: Position = 0
+    bad: Position = 0
+    late_total: Position = 0
+    bad_total: Position = 0
     #: Spark's own record of the batch's offsets, so that its checkpoint can be made to agree with the ledger.
     plan: str = ""
     #: Of every edge of the stage: which rows, and the position after this batch. An edge whose copies are all gone goes
     #: on from there, and whoever has counted otherwise must not seal.
     digests: dict[Edge, Digest] = {}
-    ends: dict[Edge, int] = {}
+    ends: dict[Edge, Position] = {}
     #: The highest event time that the stage has handed over so far. Never goes back.
-    highest: int = WATERMARK_MIN
+    highest: Time = WATERMARK_MIN
     #: A stage between operators has read past a gap: rows before this event time may be missing. Never goes back.
-    gap: int = 0
+    gap: Time = 0
 
 
 class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
     """The whole content of a ledger: which driver may write, and the last commit."""
 
     query: str
-    fence: int
+    fence: Number
     commit: CommitRecord | None
 
     @property
@@ -86,6 +103,10 @@ class EdgeState(msgspec.Struct, frozen=True, kw_only=True):
 
 #: Directory of a run in which sinks keep the gaps that they have come past.
 GAPS = "gaps"
+
+
+#: Directory of a run in which dead letters are, by operator.
+DEAD = "dead"
 
 
 class GapFound(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ smallest: `to_core` and `to_micros` are the only places that know.
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
@@ -20,6 +22,9 @@ from holdfast.model.ids import Asset, Edge, shard_edge, shard_id
 from holdfast.model.topology import Topology
 
 _SHIFT = 1 << 60
+_encoder = msgspec.json.Encoder(order="sorted")
+#: Bad rows that a stage may set aside, unless the pipeline says otherwise.
+BAD_ROWS_MAX = 1_000
 NEVER_US = -(2**63)
 FOREVER_US = 2**63 - 1
 
@@ -57,6 +62,8 @@ class InputPlan(msgspec.Struct, frozen=True, kw_only=True):
     rename: dict[str, str] = {}
 
 
+#: Windows that one row may be in: each of them is a row of output for its key. (A day every second is 86,400.)
+WINDOWS_MAX = 100_000
 #: In place of a mode: the one that the nodes' settings name.
 AUTO = "auto"
 
@@ -98,6 +105,10 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     event_time: str = ""
     #: Late rows go to a stream of their own (a directory) as well as being recorded for `verify`.
     late_to: str = ""
+    #: Rows further ahead of the clock than this are bad; None: no row is.
+    future_us: int | None = None
+    #: How many bad rows are set aside before the stage stops with an error.
+    bad_rows_max: int = BAD_ROWS_MAX
     #: Arrow schema of the rows that a port takes (IPC bytes), all nullable.
     rows: bytes = b""
 
@@ -120,6 +131,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def stage(self, id: Asset) -> StagePlan:
         return next(s for s in self.stages if s.id == id)
+
+
+def digest(plan: Plan) -> str:
+    """Of all that a plan says, in whichever order and by whomever it was written down."""
+    return hashlib.sha256(_encoder.encode(plan)).hexdigest()[:16]
 
 
 def edges_of(operator: OperatorPlan) -> tuple[Edge, ...]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.model.ids import Asset, Consumer, Name, Seat, asset_id, disk_seat, is_ledger, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
+from holdfast.model.ranges import Life, Number, PlaceEpoch
 from holdfast.model.topology import Topology
 
 
@@ -23,15 +24,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     #: Is being brought up to date; becomes the backup when the primary has reported it.
     joining: Seat | None = None
     #: Raised whenever the primary changes, never otherwise.
-    epoch: int = 1
+    epoch: PlaceEpoch = 1
     #: Record version at which this place last changed.
-    since: int = 1
+    since: Number = 1
     #: The primary shall stop, capture and hand over to the backup (drain).
     moving: bool = False
     #: The mode in force: that of its operator, but still the weaker one until the stronger one holds.
     mode: str = "passive"
     #: The epoch at which a primary started empty, after a failure in a mode that lets it; 0: none did.
-    empty: int = 0
+    empty: PlaceEpoch = 0
     #: A Spark query: it has no state here, so it moves by starting elsewhere.
     is_stage: bool = False
 
@@ -55,11 +56,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
+    version: Number
     #: Term of the coordinator that proposed it.
-    term: int
+    term: Number
     #: Voting members and the life each is in.
-    members: dict[Name, int]
+    members: dict[Name, Life]
     places: dict[Asset, Place]
     draining: tuple[Name, ...] = ()
     #: How each operator is protected.

@@ -47,8 +47,18 @@ class TurnedAway(Note, frozen=True):
     reason: HandOverReason
 
 
+class CommitTaken(Note, frozen=True):
+    """A disk of the ledger takes a driver's commit of this batch."""
+
+    checked = False
+    stage: Asset
+    epoch: int
+    batch: int
+    seat: Seat
+
+
 class Ledgered(Note, frozen=True):
-    """Every holder of the ledger has this page on disk: (fence, last batch)."""
+    """A driver has opened the ledger, and every disk of it has this page: (fence, last batch)."""
 
     checked = True
     stage: Asset
@@ -76,6 +86,15 @@ class Committed(Note, frozen=True):
     stage: Asset
     epoch: int
     commit: CommitRecord
+
+
+class AllSealed(Note, frozen=True):
+    """Every holder has told the driver that this batch has its positions."""
+
+    checked = False
+    stage: Asset
+    epoch: int
+    batch: int
 
 
 class BatchDone(Note, frozen=True):

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import msgspec
 
-from holdfast.model.ids import Asset, Consumer, Edge, asset_id, ledger_of, shard_edge, stage_edge
+from holdfast.model.ids import Asset, Consumer, Edge, asset_id, ledger_of, operator_of, shard_edge, stage_edge
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     shards: tuple[ShardSpec, ...]
     stages: tuple[StageSpec, ...]
     readers: tuple[ReaderSpec, ...]
+    #: The most rows of a block: what a shard makes in one step is cut, so that no frame grows with the state.
+    #: Positions depend on it, so it belongs to the pipeline and not to a node.
+    block_rows_max: int = 65_536
 
     @property
     def query(self) -> str:
@@ -101,8 +104,28 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def ledgers(self) -> tuple[Asset, ...]:
         return tuple(ledger_of(s.id) for s in self.stages if s.shards)
 
+    @cached_property
+    def placed(self) -> frozenset[Asset]:
+        """Everything that a record places."""
+        return frozenset((*self.shard, *self.ledgers, *(s.id for s in self.stages if not s.foreign)))
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        return frozenset(operator_of(shard) for shard in self.shard)
+
     def is_stage_edge(self, edge: Edge) -> bool:
         return self.producer[edge] in self.stage
+
+
+def stage_alone(spec: StageSpec) -> Topology:
+    """What the driver of a stage knows of a pipeline: its own edges."""
+    shards = tuple(ShardSpec(id=u, inputs=(stage_edge(spec.id, u),), outputs=()) for u in spec.shards)
+    return Topology(shards=shards, stages=(spec,), readers=())
+
+
+def edge_alone(edge: Edge, shard: Asset) -> Topology:
+    """What a task knows of it that fetches a piece of one edge."""
+    return Topology(shards=(ShardSpec(id=shard, inputs=(), outputs=(edge,)),), stages=(), readers=())
 
 
 def layered(

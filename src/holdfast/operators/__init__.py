@@ -3,7 +3,7 @@
 aggregate.py     time windows                count_window.py  windows of rows
 join.py          two streams                 union.py         many streams into one
 aggregates.py    count, sum, min, …          capture.py       what a backup is sent all the time
-                                             chunk.py         what a new backup is sent
+limits.py        what a row may have         chunk.py         what a new backup is sent
 build.py         operators from a plan       operator.py      what all of them can do for high availability
 """
 

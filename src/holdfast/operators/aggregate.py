@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
+from holdfast.model.plan import WINDOWS_MAX
 from holdfast.operators.aggregates import Agg, Overflow
+from holdfast.operators.aside import ASIDE, ERROR, schema_with_reasons, split, with_reasons
 from holdfast.operators.capture import Incoming, Part, StateCapture
 from holdfast.operators.chunk import Chunk
 from holdfast.operators.columns import (
@@ -79,6 +81,12 @@ class Window:
                 detail=f"size is {self.size_us} us, step is {self.step_us} us.",
                 hint="Both must be positive, and the step no longer than the window.",
             )
+        if self.size_us // self.pane_us > WINDOWS_MAX:
+            raise ConfigError(
+                f"a window has more than {WINDOWS_MAX:,} steps",
+                detail=f"size is {self.size_us} us, step is {self.step_us} us.",
+                hint="Every row is in that many windows, and each of them comes out. Give a longer step.",
+            )
 
     @property
     def pane_us(self) -> int:
@@ -101,7 +109,7 @@ class WindowAggregate(StatefulOperator):
         window: Window,
         by: list[str],
         aggs: dict[str, Agg],
-        overflow: str = "error",
+        overflow: str = ERROR,
         config: StateConfig | None = None,
     ) -> None:
         self.window = window
@@ -213,6 +221,7 @@ class WindowAggregate(StatefulOperator):
 
     def on_watermark(self, watermark: int) -> pa.Table:
         """Close every window that ends by the watermark; their results in the order of (end, key)."""
+        self.aside = None
         if watermark <= self.watermark:
             return self.output_schema.empty_table()
         self.pool.reclaim()
@@ -220,8 +229,13 @@ class WindowAggregate(StatefulOperator):
         self._drop(watermark)
         behind = self.watermark - self.window.size_us >= self.hidden
         self.watermark = watermark
-        made = pa.Table.from_batches(closed, self.output_schema)
-        return made if behind else made.filter(pc.field("window_start") >= pa.scalar(self.hidden, TIME))
+        aside = self.overflow == ASIDE
+        schema = schema_with_reasons(self.output_schema) if aside else self.output_schema
+        made = pa.Table.from_batches(closed, schema)
+        made = made if behind else made.filter(pc.field("window_start") >= pa.scalar(self.hidden, TIME))
+        if aside:
+            made, self.aside = split(made)
+        return made
 
     def _close_tumbling(self, watermark: int) -> list[pa.RecordBatch]:
         rids = self.state.rids_of(NEVER, watermark // self.window.pane_us)
@@ -318,10 +332,11 @@ class WindowAggregate(StatefulOperator):
         first = 1 + len(self.state.kinds)
         words = slots.gather(rids, first, slots.record_words - first)
         results, overflows = self.program.finish(words, slots.pool.at, slots.heap.at)
-        if overflows and self.overflow == "error":
+        if overflows and self.overflow == ERROR:
             raise overflow_error(self.name, overflows[0], starts, self.keys, keys)
         times = [pa.array(at, pa.int64()).view(TIME) for at in (starts, starts + self.window.size_us)]
-        return pa.RecordBatch.from_arrays([*times, *keys, *results], schema=self.output_schema)
+        made = pa.RecordBatch.from_arrays([*times, *keys, *results], schema=self.output_schema)
+        return with_reasons(made, overflows) if self.overflow == ASIDE else made
 
     def _drop(self, watermark: int) -> None:
         """Forget panes whose last window has closed."""

@@ -3,7 +3,7 @@
 `settings` of an OperatorPlan, by kind (plain data; names as the operator sees them, after `InputPlan.rename`):
 
     aggregate      size_us, step_us, by, aggs {name: [function, column or None, ignore_nulls]}, overflow
-    count_window   size, step (rows), by, aggs, overflow
+    count_window   size, step (rows), by, aggs, overflow (error: a result that does not fit is set aside; wrap)
     join           on [[left, right], …], how, within [after_us, before_us] or same_window (us), where (see `where.py`)
 """
 
@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.plan import InputPlan, OperatorPlan
 from holdfast.operators.aggregate import Window, WindowAggregate
 from holdfast.operators.aggregates import Agg
+from holdfast.operators.aside import ASIDE, ERROR
 from holdfast.operators.count_window import CountWindow, CountWindowAggregate
 from holdfast.operators.join import Join, SameWindow, Within
 from holdfast.operators.operator import StateConfig
@@ -55,7 +56,7 @@ def build(
             window=CountWindow(s["size"], s["step"]),
             by=list(s["by"]),
             aggs=aggs,
-            overflow=s["overflow"],
+            overflow=ASIDE if s["overflow"] == ERROR else s["overflow"],
             config=config,
         )
     if plan.kind != "aggregate":
@@ -67,7 +68,7 @@ def build(
         window=Window(s["size_us"], s["step_us"]),
         by=list(s["by"]),
         aggs=aggs,
-        overflow=s["overflow"],
+        overflow=ASIDE if s["overflow"] == ERROR else s["overflow"],
         config=config,
     )
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigError, MemoryLimitError
 from holdfast.operators.aggregate import overflow_error
 from holdfast.operators.aggregates import Agg
+from holdfast.operators.aside import ASIDE, ERROR, split, with_reasons
 from holdfast.operators.capture import Incoming, Part
 from holdfast.operators.columns import KEY_COLUMNS_MAX, check_schema, column_of, decode, pack_keys
 from holdfast.operators.operator import (
@@ -85,7 +86,7 @@ class CountWindowAggregate(StatefulOperator):
         window: CountWindow,
         by: list[str],
         aggs: dict[str, Agg],
-        overflow: str = "error",
+        overflow: str = ERROR,
         config: StateConfig | None = None,
     ) -> None:
         if len(by) > KEY_COLUMNS_MAX:
@@ -122,6 +123,7 @@ class CountWindowAggregate(StatefulOperator):
 
         The exception is OverflowInWindowError: the rows are in by then, and the operator cannot go on.
         """
+        self.aside = None
         check_schema(batch, self._inputs, self.name)
         self.pool.reclaim()
         source = self.program.lift(batch, numbers(self.rows, batch.num_rows))
@@ -205,10 +207,15 @@ class CountWindowAggregate(StatefulOperator):
             key_arrays.append(decode(np.ascontiguousarray(keys.words[:, at : at + column.words]), null, column))
             at += column.words
         results, overflows = self.program.finish(values, heap.pages.pool.at, heap.at)
-        if overflows and self.overflow == "error":
+        if overflows and self.overflow == ERROR:
             raise overflow_error(self.name, overflows[0], starts, self.keys, key_arrays)
         ends = pa.array(starts + self.window.size)
-        return pa.Table.from_arrays([pa.array(starts), ends, *key_arrays, *results], schema=self.output_schema)
+        arrays = [pa.array(starts), ends, *key_arrays, *results]
+        if self.overflow != ASIDE:
+            return pa.Table.from_arrays(arrays, schema=self.output_schema)
+        made = with_reasons(pa.RecordBatch.from_arrays(arrays, schema=self.output_schema), overflows)
+        made, self.aside = split(pa.Table.from_batches([made]))
+        return made
 
     def _let_go(self, keys: Keys) -> None:
         rids = self.panes.find(keys)
@@ -217,6 +224,7 @@ class CountWindowAggregate(StatefulOperator):
 
     def on_watermark(self, watermark: int) -> pa.Table:
         """Count windows do not close by time."""
+        self.aside = None
         self.watermark = max(self.watermark, watermark)
         return self.output_schema.empty_table()
 

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, check
+from holdfast.operators.aside import ASIDE, ERROR, WRAP
 from holdfast.operators.capture import NULL_BITS, Part, StateCapture, bytes_of, digest_of, part_of, take_part
 from holdfast.operators.chunk import END, START, Chunk, cursor_at, rids_below
 from holdfast.operators.costs import LinearCost
@@ -66,6 +68,8 @@ class StatefulOperator(ABC):
         self.watermark = NEVER
         #: Rows before this are missing: what they could have a part in is not emitted. Set from outside, in no capture.
         self.hidden = NEVER
+        #: Results of the last call that do not fit their types, each with its reason. None: all fit.
+        self.aside: pa.Table | None = None
         #: Rows taken in, ever: the number of the next row.
         self.rows = 0
         #: Number of the last capture taken from this operator, or pasted into it; -1: none.
@@ -326,7 +330,7 @@ def check_outputs(operator: str, leading: tuple[str, ...], keys: list[str], resu
 
 
 def check_overflow(operator: str, overflow: str) -> None:
-    if overflow not in ("error", "wrap"):
+    if overflow not in (ERROR, WRAP, ASIDE):
         raise ConfigError(f"{operator}: overflow must be 'error' or 'wrap'", detail=f"It is {overflow!r}.")
 
 

@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, InvariantError
+from holdfast.model.plan import BAD_ROWS_MAX
 from holdfast.pipeline import durations
 from holdfast.pipeline.arguments import (
     caller,
+    check_bad_rows_max,
     check_mode,
     check_shards,
+    check_steps,
     check_window,
     interval,
     join_keys,
@@ -72,6 +75,8 @@ class Pipeline:
         idle: Duration | None = None,
         trigger: Duration | None = None,
         late_to: str | None = None,
+        future_max: Duration | None = None,
+        bad_rows_max: int = BAD_ROWS_MAX,
         batch: Callable[[Session], Frame] | None = None,
     ) -> Stream:
         """A stream from any replayable Spark source: `read(spark)` gives a streaming DataFrame.
@@ -79,7 +84,9 @@ class Pipeline:
         event_time: the timestamp column that windows go by. watermark: how far behind the highest event time a row
         may come and still count. idle: after so long without rows the watermark moves on all the same. trigger: how
         often a micro-batch is started (as soon as the last is done, if not given). late_to: a directory for late
-        rows. batch: for `holdfast verify`, the same rows as a batch DataFrame, where it cannot derive that itself.
+        rows. future_max: rows further ahead of the clock than this are bad. bad_rows_max: how many rows
+        that no operator can hold are set aside before the stage stops. batch: for `holdfast verify`, the same rows as
+        a batch DataFrame, where it cannot derive that itself.
         """
         what = f"read {name}" if name else "read"
         need_function(read, what, "spark -> streaming DataFrame")
@@ -96,6 +103,8 @@ class Pipeline:
             idle_ns=_NEVER_IDLE_NS if idle is None else 1_000 * durations.micros(idle, f"{what}: idle"),
             trigger_ms=0 if trigger is None else durations.micros(trigger, f"{what}: trigger") // 1_000,
             late_to=late_to or "",
+            future_us=None if future_max is None else durations.micros(future_max, f"{what}: future_max"),
+            bad_rows_max=check_bad_rows_max(bad_rows_max, what),
             batch=batch,
         )
         return Stream(self, self.graph.add(node))
@@ -108,14 +117,16 @@ class Pipeline:
         event_time: str | None = None,
         watermark: Duration | None = None,
         late_to: str | None = None,
+        future_max: Duration | None = None,
+        bad_rows_max: int = BAD_ROWS_MAX,
         batch: Callable[[Session], Frame] | None = None,
     ) -> Stream:
         """A stream that a Spark program of yours writes:
         `df.writeStream.format("holdfast").option("run", DIR).option("stream", name)`.
 
         schema: columns and types of its rows, as Spark's DDL writes them ("ts timestamp, src string"). event_time,
-        watermark, late_to: as with `read`. batch: for `holdfast verify`, the rows that were written, as a batch
-        DataFrame.
+        watermark, late_to, future_max, bad_rows_max: as with `read`. batch: for `holdfast verify`, the rows that were
+        written, as a batch DataFrame.
         """
         what = f"port {name}"
         self._claim(name, what)
@@ -131,6 +142,8 @@ class Pipeline:
             idle_ns=_NEVER_IDLE_NS,
             trigger_ms=0,
             late_to=late_to or "",
+            future_us=None if future_max is None else durations.micros(future_max, f"{what}: future_max"),
+            bad_rows_max=check_bad_rows_max(bad_rows_max, what),
             batch=batch,
         )
         return Stream(self, self.graph.add(node))
@@ -239,7 +252,8 @@ class Stream:
             raise ConfigError("window: every needs a unit", detail=f"At {caller()}: every={every!r}.")
         size_us = durations.micros(size, "window")  # type: ignore[arg-type]
         step_us = size_us if every is None else durations.micros(every, "window: every")
-        return Windowed(self, check_window(size_us, step_us, durations.text), counted=False)
+        check_window(size_us, step_us, durations.text)
+        return Windowed(self, check_steps(size_us, step_us, durations.text), counted=False)
 
     def join(
         self,

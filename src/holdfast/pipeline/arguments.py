@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.model.plan import AUTO
+from holdfast.model.plan import AUTO, WINDOWS_MAX
 from holdfast.model.protection import MODES
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
@@ -68,12 +68,33 @@ def check_window(size: int, step: int, text: Callable[[int], str]) -> tuple[int,
     return size, step
 
 
+def check_steps(size: int, step: int, text: Callable[[int], str]) -> tuple[int, int]:
+    """A row of event time is in every window that covers it: so many, and no more."""
+    if size // step > WINDOWS_MAX:
+        raise ConfigError(
+            f"window has more than {WINDOWS_MAX:,} steps",
+            detail=f"At {caller()}: size {text(size)}, every {text(step)}.",
+            hint=f"Every row would be in {size // step:,} windows, and each of them comes out. Give a longer step.",
+        )
+    return size, step
+
+
 def check_shards(shards: int | None, name: str) -> int:
     if shards is None:
         return SHARDS_DEFAULT
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= SHARDS_MAX:
         raise ConfigError(f"{name}: shards must be 1 to {SHARDS_MAX}", detail=f"It is {shards!r}.")
     return shards
+
+
+def check_bad_rows_max(most: int, what: str) -> int:
+    if not isinstance(most, int) or isinstance(most, bool) or most < 0:
+        raise ConfigError(
+            f"{what}: bad_rows_max must be a whole number, 0 or more",
+            detail=f"At {caller()}: it is {most!r}.",
+            hint="0 stops the stage at the first bad row.",
+        )
+    return most
 
 
 def check_mode(mode: str, name: str) -> str:

@@ -41,6 +41,8 @@ _HARMLESS = ("input_file_name", "input_file_block_start", "input_file_block_leng
 
 #: Sinks that Spark makes idempotent by batch id.
 IDEMPOTENT_FILES = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
+#: Sinks that Spark finds by other means than their name.
+_BUILT_IN = ("memory", "table", "holdfast")
 _IDEMPOTENT = (*IDEMPOTENT_FILES, "delta", "iceberg", "hudi", "noop", "holdfast")
 
 
@@ -199,8 +201,28 @@ def check_writer(writer: Writer, sink: Sink) -> SinkFacts:
     format_ = str(_private(inner, "source"))
     if format_.lower() in IDEMPOTENT_FILES and "path" not in options:
         raise ConfigError(f"{name}: a {format_} sink needs a path", hint='Add .option("path", "out/").')
+    if not _is_there(writer, format_):
+        raise ConfigError(
+            f"{name}: Spark knows no sink format {format_!r}",
+            hint="Is it spelled right? A format that is not Spark's own needs its jar: --conf spark.jars.packages=….",
+        )
     doubt = "" if format_.lower() in _IDEMPOTENT else "Spark gives this sink no way to tell a batch it has already had"
     return SinkFacts(format_, options, doubt)
+
+
+def _is_there(writer: Any, format_: str) -> bool:
+    """Does this Spark have such a sink? Only "not found" counts: what else goes wrong, the stage will tell."""
+    if format_.lower() in _BUILT_IN:
+        return True
+    session = writer._spark
+    state = session._jsparkSession.sessionState()
+    if state.dataSourceManager().dataSourceExists(format_):  # one in Python
+        return True
+    try:
+        session._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(format_, state.conf())
+    except Exception as error:
+        return "DATA_SOURCE_NOT_FOUND" not in str(error) and "ClassNotFoundException" not in str(error)
+    return True
 
 
 def _private(inner: Any, name: str) -> Any:

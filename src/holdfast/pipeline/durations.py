@@ -71,3 +71,12 @@ def text(duration_us: int) -> str:
         if duration_us and duration_us % unit == 0:
             return f"{duration_us // unit} {name}"
     return f"{duration_us} us" if duration_us else "0 s"
+
+
+def about(duration_us: int) -> str:
+    """The same with one unit, rounded: for a person who wants to know how much it is."""
+    names = (("years", 31_556_952_000_000), ("days", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000))
+    for name, unit in names:
+        if duration_us >= 2 * unit:
+            return f"{duration_us // unit:,} {name}"
+    return f"{duration_us / 1e6:,.1f} s"

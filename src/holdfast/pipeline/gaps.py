@@ -23,6 +23,11 @@ def gaps_of(run_dir: Path, sink: str) -> list[GapFound]:
     return sorted(found, key=lambda gap: (gap.edge, gap.position))
 
 
+def all_gaps(run_dir: Path) -> list[GapFound]:
+    """Of every sink of a run."""
+    return [gap for sink in sorted((run_dir / GAPS).glob("*")) for gap in gaps_of(run_dir, sink.name)]
+
+
 def overlaps(gaps: list[GapFound]) -> str:
     """An SQL condition: does a row's window overlap one of these?"""
     start, end = WINDOW

@@ -32,6 +32,9 @@ class Source(GraphNode):
     idle_ns: int
     trigger_ms: int
     late_to: str
+    #: Rows further ahead of the clock than this are bad; None: no row is.
+    future_us: int | None
+    bad_rows_max: int
     #: What `verify` reads instead, if it cannot find out itself.
     batch: Callable[[Session], Frame] | None
 

@@ -211,6 +211,8 @@ class Planner:
             endless=stage.id in self.endless,
             event_time=source.event_time,
             late_to=source.late_to,
+            future_us=source.future_us,
+            bad_rows_max=source.bad_rows_max,
             rows=_ipc(self.ports[stage.id]) if stage.id in self.ports else b"",
         )
 

@@ -25,11 +25,42 @@ def by_arrival(operator: OperatorLayout) -> str:
     return ""
 
 
+#: Column that says whether a result does not fit its type.
+UNFIT = "__unfit"
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+
+
+def aggregate_fitting(node: Aggregate, rows: Frame, event_time: str, watermark_us: int, spark: Session) -> Frame:
+    """The same where Spark would stop at a result that does not fit its type: such rows are marked (`UNFIT`).
+
+    Sums of integers are computed as decimals, as exactly as Holdfast's: whether one fits does not depend on the order
+    of its rows."""
+    types = dict(rows.dtypes)
+    calls, unfit = [], ["false"]
+    for name, c in node.aggs.items():
+        call, column = _call(c.function, c.column), quoted(c.column or "")
+        kind = types.get(c.column or "", "")
+        if c.function == "sum" and kind in _INTEGERS:
+            exact = f"sum(cast({column} as decimal(20,0)))"
+            call = f"try_cast({exact} as bigint)"
+            unfit.append(f"({exact} is not null and {call} is null)")
+        elif c.function in ("sum", "avg") and kind.startswith("decimal"):
+            call = f"try_{c.function}({column})"
+            unfit.append(f"(count({column}) > 0 and {call} is null)")
+        calls.append(f"{call} as {quoted(name)}")
+    calls.append(f"({' or '.join(unfit)}) as {UNFIT}")
+    return _windows(node, rows, event_time, watermark_us, spark, ", ".join(calls))
+
+
 def aggregate(node: Aggregate, rows: Frame, event_time: str, watermark_us: int, spark: Session) -> Frame:
     """One row per window and group, of windows that end by the watermark."""
+    calls = ", ".join(f"{_call(c.function, c.column)} as {quoted(n)}" for n, c in node.aggs.items())
+    return _windows(node, rows, event_time, watermark_us, spark, calls)
+
+
+def _windows(node: Aggregate, rows: Frame, event_time: str, watermark_us: int, spark: Session, calls: str) -> Frame:
     window = f"window({quoted(event_time)}, '{node.size} microseconds', '{node.step} microseconds')"
     keys = "".join(f", {quoted(k)}" for k in node.by)
-    calls = ", ".join(f"{_call(c.function, c.column)} as {quoted(n)}" for n, c in node.aggs.items())
     having = "" if watermark_us >= FOREVER_US // 2 else f" having unix_micros(__w.end) <= {watermark_us}L"
     return spark.sql(
         f"select __w.start as window_start, __w.end as window_end{keys}, {calls} "

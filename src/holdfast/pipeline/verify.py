@@ -1,11 +1,13 @@
 """The audit: recompute a pipeline's results with plain Spark batch over the same input, and compare with its sinks.
 
-Input: what each stage has read, by its checkpoint, less the late rows it has recorded. Operators: Spark SQL. Sinks: a
-file sink is read through Spark, which honours its `_spark_metadata`; for others the user says how (`result=`). Only
-windows that end by the final watermark are expected: after `stop --finish` those are all.
+Input: what each stage has read, by its checkpoint, less the rows it has set aside: late ones and bad ones. Operators:
+Spark SQL. Sinks: a file sink is read through Spark, which honours its `_spark_metadata`; for others the user says how
+(`result=`). Only windows that end by the final watermark are expected: after `stop --finish` those are all.
 
 Where a shard in mode `none` lost its node, its sinks have gaps (`pipeline/gaps.py`): rows of windows that overlap one
 may be missing, and none may be wrong or there twice. Everything else is compared as ever.
+
+Results that do not fit their types are in the dead letters instead of the sinks: as many as there must be.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from holdfast.pipeline.frames import apply_steps, combine
 from holdfast.pipeline.gaps import WINDOW, gaps_of, overlaps
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
 from holdfast.pipeline.layout import InputLayout, Layout, Stage
+from holdfast.pipeline.letters import letters_of
 from holdfast.pipeline.planner import Planner
-from holdfast.pipeline.recompute import aggregate, by_arrival, join, timed
+from holdfast.pipeline.recompute import UNFIT, aggregate, aggregate_fitting, by_arrival, join, timed
 from holdfast.pipeline.replay import batch_frame
 
 
@@ -38,7 +41,8 @@ class StageCount(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     rows: int
     late: int
-    #: Rows recorded as late that are not among those read: there must be none.
+    bad: int = 0
+    #: Rows recorded as late or bad that are not among those read: there must be none.
     strange: int = 0
 
 
@@ -60,22 +64,40 @@ class SinkVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return not self.not_compared and self.comparison.same and not there
 
 
+class AsideCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of an operator that do not fit their types: those that its shards have set aside, and those that there
+    must be."""
+
+    operator: str
+    found: int
+    expected: int
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: str
     stages: tuple[StageCount, ...]
     sinks: tuple[SinkVerdict, ...]
+    #: Operators that have set results aside.
+    aside: tuple[AsideCount, ...] = ()
     #: Doubles were compared within this part of their size.
     tolerance: float = FLOAT_TOLERANCE
 
     @property
     def ok(self) -> bool:
-        return all(s.ok for s in self.sinks) and not any(s.strange for s in self.stages)
+        aside = all(a.found == a.expected for a in self.aside)
+        return aside and all(s.ok for s in self.sinks) and not any(s.strange for s in self.stages)
 
     def text(self) -> str:
         lines = [f"pipeline {self.pipeline}: {'verified' if self.ok else 'NOT VERIFIED'}"]
         for s in self.stages:
-            strange = f", {s.strange} recorded as late that were never read" if s.strange else ""
-            lines.append(f"  stage {s.stage}: {s.rows:,} rows in, {s.late:,} late{strange}")
+            strange = f", {s.strange} recorded as late or bad that were never read" if s.strange else ""
+            bad = f", {s.bad:,} bad" if s.bad else ""
+            lines.append(f"  stage {s.stage}: {s.rows:,} rows in, {s.late:,} late{bad}{strange}")
+        for a in self.aside:
+            lines.append(
+                f"  operator {a.operator}: {a.found:,} results set aside that do not fit their types, "
+                f"{a.expected:,} expected (dead/{a.operator})"
+            )
         for sink in self.sinks:
             c = sink.comparison
             if sink.not_compared:
@@ -100,6 +122,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             "text": self.text(),
             "rows_in": sum(stage.rows for stage in self.stages),
             "rows_late": sum(stage.late for stage in self.stages),
+            "rows_bad": sum(stage.bad for stage in self.stages),
             "rows_out": sum(sink.comparison.rows_found for sink in self.sinks),
             **msgspec.to_builtins(self),
         }
@@ -136,6 +159,7 @@ class _Audit:
     stage_rows: dict[str, Frame] = field(default_factory=dict)
     results: dict[str, Frame] = field(default_factory=dict)
     kept: list[Frame] = field(default_factory=list)
+    aside: list[AsideCount] = field(default_factory=list)
 
     def run(self) -> Verdict:
         planner = Planner(self.pipeline, self.spark)
@@ -155,12 +179,17 @@ class _Audit:
         finally:
             for frame in self.kept:
                 frame.unpersist()
-        return Verdict(pipeline=self.pipeline.name, stages=tuple(self.counts.values()), sinks=tuple(sinks))
+        return Verdict(
+            pipeline=self.pipeline.name,
+            stages=tuple(self.counts.values()),
+            sinks=tuple(sinks),
+            aside=tuple(self.aside),
+        )
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
     def _stage(self, stage: Stage) -> Frame:
-        """All rows of a stage, less those recorded as late."""
+        """All rows of a stage, less those that it has set aside."""
         if stage.id not in self.stage_rows:
             branch = stage.branches[0]
             if stage.kind == "source":
@@ -173,20 +202,19 @@ class _Audit:
             rows = apply_steps(root, branch.steps)
             if stage.kind == "between":
                 rows = timed(rows, branch)
-            self.stage_rows[stage.id] = self._without_late(stage, rows)
+            self.stage_rows[stage.id] = self._without_aside(stage, rows)
         return self.stage_rows[stage.id]
 
-    def _without_late(self, stage: Stage, rows: Frame) -> Frame:
-        files = sorted(str(p) for p in (self.run_dir / "late" / stage.id).glob("batch=*.parquet"))
-        total = rows.count()
-        if not files:
-            self.counts[stage.id] = StageCount(stage=stage.id, rows=total, late=0)
-            return rows
-        late = self.spark.read.schema(rows.schema).parquet(*files).select(*map(quoted, rows.columns))
-        late_rows = late.count()
-        rest = less(rows, late)
-        strange = rest.count() - (total - late_rows)
-        self.counts[stage.id] = StageCount(stage=stage.id, rows=total, late=late_rows, strange=strange)
+    def _without_aside(self, stage: Stage, rows: Frame) -> Frame:
+        total, rest = rows.count(), rows
+        counts = {"late": 0, "bad": 0}
+        for kind in counts:
+            files = sorted(str(p) for p in (self.run_dir / kind / stage.id).glob("batch=*.parquet"))
+            if files:
+                aside = self.spark.read.schema(rows.schema).parquet(*files).select(*map(quoted, rows.columns))
+                counts[kind], rest = aside.count(), less(rest, aside)
+        strange = rest.count() - (total - sum(counts.values())) if any(counts.values()) else 0
+        self.counts[stage.id] = StageCount(stage=stage.id, rows=total, strange=strange, **counts)
         return rest
 
     # -- operators ------------------------------------------------------------------------------------------------
@@ -214,13 +242,23 @@ class _Audit:
             result = join(node, sides[0], sides[1], (times[0], times[1]), rename)
         else:
             assert isinstance(node, Aggregate)
-            result = aggregate(node, sides[0], times[0], self._watermark(name), self.spark)
+            result = self._aggregate(name, node, sides[0], times[0])
         readers = [s for s in self.layout.stages.values() if name in s.reads]
         if len(operator.feeds) + len(readers) > 1:  # computed once for all that use it
             result = result.persist()
             self.kept.append(result)
         self.results[name] = result
         return result
+
+    def _aggregate(self, name: str, node: Aggregate, rows: Frame, event_time: str) -> Frame:
+        """What comes out of an aggregate, less the results that were to be set aside."""
+        found = letters_of(self.run_dir, name).results
+        if not found:
+            return aggregate(node, rows, event_time, self._watermark(name), self.spark)
+        every = aggregate_fitting(node, rows, event_time, self._watermark(name), self.spark).persist()
+        self.kept.append(every)
+        self.aside.append(AsideCount(operator=name, found=found, expected=every.where(UNFIT).count()))
+        return every.where(f"not {UNFIT}").drop(UNFIT)
 
     def _side(self, inputs: list[InputLayout]) -> Frame:
         """The rows of one side: the union of what feeds it."""
@@ -275,6 +313,9 @@ class _Audit:
             reason = by_arrival(operator)
             if reason:
                 return reason
+            rows = letters_of(self.run_dir, name).rows
+            if rows:
+                return f"{name} has set aside {rows:,} input rows, which are in dead/{name}"
             for given in operator.inputs:
                 port = given.branch.root
                 if isinstance(port, Port) and port.batch is None:

@@ -1,8 +1,8 @@
 """Rank all strategies for a scenario, and say in a sentence why the winner wins (paper §7).
 
 The ranking is by Cost_F among the strategies that meet the SLA, the durability SLA and every bound given. A strategy
-that may miss output is ranked but does not win unless that is allowed: the paper's promise is exactly once (§2).
-What cannot be done is listed too, with the reason; nothing is left out silently.
+that may miss output is listed behind those, and does not win unless that is allowed: the paper's promise is exactly
+once (§2). What cannot be done is listed too, with the reason; nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Prescription:
-    """All strategies, the cheapest first and those that cannot be done last."""
+    """All strategies: those that may win, the cheapest first; those that may not; those that cannot be done."""
 
     scenario: Scenario
     models: str
@@ -178,7 +178,7 @@ def prescribe(
     return Prescription(
         scenario=scenario,
         models=models,
-        strategies=tuple(ranked + [f for f in found if not f.feasible]),
+        strategies=tuple(eligible + [f for f in ranked if f not in eligible] + [f for f in found if not f.feasible]),
         winner=eligible[0] if eligible else None,
         sentence=_sentence(eligible, scenario),
     )

@@ -18,11 +18,13 @@ from holdfast.model.config import SECOND, Config
 from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
-from holdfast.runtime.net.links import host_port
+from holdfast.runtime.net.endpoints import check_endpoint
 from holdfast.runtime.net.security import TlsFiles
 
 _TIME_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+#: As `state/pages.py` has them, which a process without state should not have to load.
+PAGE_BYTES_MIN, PAGE_BYTES_MAX = 4 << 10, 1 << 20
 _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 
 
@@ -32,7 +34,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Name
     #: Directory of the pipeline: plan.json, checkpoints/, nodes/NAME/ …
     dir: str
-    #: Every node of the cluster with its address, this node included: {n0 = "grpc://127.0.0.1:7100", …}.
+    #: Every node of the cluster with its address, this node included: {n0 = "grpc://127.0.0.1:7100", …}. Nodes of one
+    #: machine may have sockets in a directory of mode 700 instead: "grpc+unix:///path/n0.sock".
     endpoints: dict[Name, str]
     #: Interface to listen on, if it differs from the one in `endpoints` (0.0.0.0 behind address translation).
     listen: str = ""
@@ -40,7 +43,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     # --- Who may talk to it
     #: File with the cluster's secret. Only its owner may be able to read it. Default: DIR/secret.
     secret_file: str = ""
-    #: PEM files. Needed by every node that other machines can reach.
+    #: PEM files: `ca`, and `cert` and `key` that it signed. Needed by every node that other machines can reach. Whoever
+    #: connects, node or not, needs a certificate of this CA, too; with `clients = false` the secret is enough.
     tls: TlsFiles | None = None
     #: Allow other machines to connect without TLS. Only for a network that is trusted as a whole.
     insecure: bool = False
@@ -87,7 +91,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     retained_soft: int = 200_000
     #: At this many rows of input that no capture covers, the shard's stage has to wait.
     retained_hard: int = 5_000_000
-    #: Rows of one output queue that are kept in memory; more go to disk.
+    #: Rows of one output queue that are kept in memory; more go to disk. As many again may wait for a slow disk.
     queue_memory: int = 1_000_000
     #: Rows of one output queue that are kept on disk; then the shard waits.
     queue_spill: int = 50_000_000
@@ -116,6 +120,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     conf: dict[str, str] = {}
 
     # --- Watching it
+    #: A watermark that moves by more than this at once is told as an event, like one that is ahead of the clock.
+    watermark_jump: str = "24 h"
     #: Port of /metrics, on loopback. 0: any free port (it is in the first event); -1: none.
     metrics_port: int = 0
 
@@ -163,12 +169,21 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 hint="Every node must know all nodes, itself included.",
             )
         for name, endpoint in self.endpoints.items():
-            host_port(endpoint, name)
+            check_endpoint(endpoint, name)
         self.core()
-        for key in ("busy_limit", "child_silence", "start_wait", "standby_delay"):
+        for key in ("busy_limit", "child_silence", "start_wait", "standby_delay", "watermark_jump"):
             duration_ns(getattr(self, key), key)
-        for key in ("state_limit", "page"):
-            size_bytes(getattr(self, key), key)
+        page, limit = size_bytes(self.page, "page"), size_bytes(self.state_limit, "state_limit")
+        if page & (page - 1) or not PAGE_BYTES_MIN <= page <= PAGE_BYTES_MAX:
+            raise ConfigError(
+                "setting 'page' cannot be used",
+                detail=f"It is {self.page!r}.",
+                hint="Choose a power of two from 4 KB to 1 MB; 64 KB is a good start.",
+            )
+        if limit < 4 * page:
+            raise ConfigError(
+                "setting 'state_limit' is too small", detail=f"{self.state_limit}; a page is {self.page}."
+            )
 
 
 def duration_ns(text: str, setting: str) -> int:

@@ -1,20 +1,24 @@
 """The invariants, checked on every note that a step of any machine leaves behind.
 
 one row, once        every block that is sealed, emitted or accepted equals the reference at its position, and
-                     positions have no gaps; a batch is sealed only when its commit is on both ledgers
+                     positions have no gaps; a batch is sealed only when its commit counts, and what counts is on
+                     the disks of the ledger's primary and backup, and stays there
 fencing              one seat is primary per shard and epoch; a consumer never takes rows older than an epoch it
                      knows; one coordinator per term; one record per version; epochs and lives never go back
 fetches              what a fetch gets is all that it asked for and equals the reference; it is served by the primary of
                      an epoch that is not older than the asker knows, to a consumer that is not fenced; no lease lapses
                      within its time after a fetch of its guest
 disks                no message says that something is safe which the disk of its sender does not have yet: a life, a
-                     vote, a record, a page of a ledger
+                     vote, a record, a page of a ledger; output counts as spilled, and leaves memory, only when its
+                     disk has taken it; no file outlives what is in it
 modes                a mode that needs a second copy is in force with the record that names it, one that needs none
                      with the record that drops it
 gaps                 only a shard in mode `none` without a copy starts empty by the record, and only one whose input was
                      lost by itself; from then on its output is compared between its copies, every row once, none of a
                      window before the gap; positions never go back; what a sink has at the end is right, and what is
                      missing lies in a gap that it has come past
+dead letters         what a shard sets aside is what the reference sets aside, at the same positions, and each is in a
+                     file once (`sim/letters.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              a backup is moved for balance one at a time, not more often than is set, and only where it makes a
                      difference that counts; no copy is said to be busier than a core can be
@@ -24,22 +28,25 @@ bounds               output queues and retained input stay within their limits, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from holdfast.core.errand import Errand
 from holdfast.core.invariants import Invariants
 from holdfast.core.ledger import EMPTY
+from holdfast.core.ready import DropSpill
 from holdfast.errors import InvariantError
+from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import Block, digest_of
-from holdfast.model.config import SECOND
-from holdfast.model.found import Found, read
+from holdfast.model.found import read
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat, ledger_of, life_of, name_of
 from holdfast.model.messages import Message
-from holdfast.model.parts import CommitRecord
+from holdfast.model.parts import CommitRecord, LedgerPage
 from holdfast.model.protection import MODES, OnFailure
 from holdfast.model.record import Place, Record
+from holdfast.sim.balance import BalanceRules
+from holdfast.sim.claims import CLAIMS
+from holdfast.sim.letters import LetterRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.world import World
@@ -55,58 +62,37 @@ class Violation(Exception):
         self.at_ns = at_ns
 
 
-def _has_page(disk: Found, message: m.LedgerCopied) -> bool:
-    kept = disk.ledgers.get(message.ledger)
-    return (kept.page if kept else EMPTY).rank >= tuple(message.rank)
-
-
-def _has_commit(disk: Found, message: m.LedgerState) -> bool:
-    kept = disk.ledgers.get(ledger_of(message.stage))
-    return message.commit is None or (kept is not None and kept.page.rank[1] >= message.commit.batch)
-
-
-#: Messages that say that something is safe, and whether the disk of their sender has it.
-CLAIMS: dict[type[Message], Callable[[Found, Any], bool]] = {
-    m.LedgerCopied: _has_page,
-    m.LedgerState: _has_commit,
-    m.Appended: lambda disk, message: disk.record.version >= message.version,
-    m.Vote: lambda disk, message: (
-        not message.granted or (disk.vote.term >= message.term and disk.vote.voted_for is not None)
-    ),
-}
-
-
-#: A core, and what a clock that drifts makes of it.
-LOAD_MAX = SECOND * 103 // 100
-
-
 class Checker:
     def __init__(self, world: World) -> None:
         self.world = world
         self.topology = world.topology
-        self.reference = Reference(world.topology, world.window_ns)
+        self.reference = Reference(world.topology, world.window_ns, world.sum_max)
+        self.letters = LetterRules(world, self.reference, self.fail)
         self.record: Record = world.first
         self.decided: dict[int, int] = {}
         self.coordinators: dict[int, Address] = {}
         self.primaries: dict[tuple[Asset, int], Seat] = {}
         self.lives: dict[str, int] = {}
-        self.ledgered: dict[Asset, int] = {}
         self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
         #: What every process looks at in its own notes, on real nodes too.
         self.own: dict[Address, Invariants] = {}
-        #: Where an edge left the reference because rows are missing; what came after, by position; every row of it.
+        #: Where an edge left the reference because rows are missing, and how far it had been emitted before (the
+        #: reference may be ahead of that); what came after, by position; every row of it.
         self.left_at: dict[Edge, int] = {}
+        self.emitted_to: dict[Edge, int] = {}
         self.after: dict[Edge, dict[int, Block]] = {}
         self.rows_at: dict[Edge, dict[tuple[int, int], int]] = {}
+        #: Where the last step's output of each edge and node began, and whether it may go on.
+        self.steps: dict[tuple[Address, Edge], tuple[int, bool]] = {}
         #: Shards that may start empty: (shard, epoch).
         self.may_land: dict[tuple[Asset, int], None] = {}
         #: When (by the node's clock) each guest last fetched from each seat.
         self.served: dict[tuple[Address, Consumer], int] = {}
-        #: When (by its own clock) each coordinator last moved a backup for balance.
-        self.balanced: dict[Address, int] = {}
+        self.balance = BalanceRules(world, self.fail)
         self.count = 0
         #: What reads which note. One that is not in here must say (`checked`) that no rule needs it.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
+            notes.Objected: self._objected,
             notes.Sealed: self._sealed,
             notes.Emitted: self._emitted,
             notes.Accepted: self._accepted,
@@ -119,12 +105,15 @@ class Checker:
             notes.Missing: self._missing,
             notes.Decided: self._decided,
             notes.Elected: self._elected,
-            notes.Balanced: self._balanced,
+            notes.Balanced: self.balance.on_balanced,
             notes.Started: self._started,
             notes.Ledgered: self._ledgered,
             notes.Committed: self._committed,
             notes.Trimmed: self._trimmed,
+            notes.Spilled: self._spilled,
             notes.Acked: self._acked,
+            notes.SetAside: self.letters.on_set_aside,
+            notes.DeadKept: self.letters.on_kept,
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)
@@ -143,6 +132,10 @@ class Checker:
             elif getattr(note, "checked", True) and type(note) not in own.rules:
                 self.fail("an unknown note", f"{note}: no rule reads it, and it does not say that none needs to")
 
+    def _objected(self, source: Address, note: notes.Objected) -> None:
+        if not self.world.hostile:
+            self.fail("a right message was refused", str(note))
+
     def fail(self, rule: str, detail: str) -> None:
         raise Violation(rule, detail, self.world.now_ns)
 
@@ -151,9 +144,10 @@ class Checker:
     def _sealed(self, source: Address, note: notes.Sealed) -> None:
         shard, edge, seat, block = note.shard, note.edge, note.seat, note.block
         known = self.reference.blocks[edge]
-        if block.batch > self.ledgered.get(self.topology.producer[edge], -1):
+        commit = self.commits[self.topology.producer[edge]].get(block.batch)
+        if commit is None:
             self.fail("sealed before committed", f"{edge} batch {block.batch} on {seat}")
-        commit = self.commits[self.topology.producer[edge]][block.batch]
+            return
         if (block.end, digest_of(block.rows)) != (commit.ends[edge], commit.digests[edge]):
             self.fail("sealed what was not committed", f"{edge} on {seat}: {block}, but {commit}")
         if block.batch < len(known):
@@ -202,9 +196,10 @@ class Checker:
 
     def _emitted(self, source: Address, note: notes.Emitted) -> None:
         shard, edge, epoch, block = note.shard, note.edge, note.epoch, note.block
-        start = block.start
+        start = self._step_of(source, edge, block)
         if self.primaries.get((shard, epoch)) != source:
             self.fail("emitted by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
+        self.letters.on_emitted(note)
         self._behind_a_gap(edge, block)
         self._same(edge, block, f"{source} (epoch {epoch})")
         node = self.world.node(name_of(source))
@@ -213,6 +208,17 @@ class Checker:
             queue = next(q for q in copy.outputs if q.edge == edge)
             if queue.trimmed <= start and start - queue.trimmed >= queue.memory_max + queue.spill_max:
                 self.fail("an output queue is not bounded", f"{edge} on {source} holds {queue.next - queue.trimmed}")
+            self._check_spilled(source, queue)
+            waits_max = queue.memory_max + min(queue.memory_max, queue.spill_max)
+            if start - max(queue.trimmed, queue.spilled_to) >= waits_max:
+                self.fail("memory of a queue is not bounded", f"{edge} on {source} keeps {queue.in_memory} in memory")
+
+    def _step_of(self, source: Address, edge: Edge, block: Block) -> int:
+        """Where the output of one step began: bounds are looked at before it. (A full block may have more behind.)"""
+        known, full = self.steps.get((source, edge), (0, False))
+        start = known if full else block.start
+        self.steps[source, edge] = (start, len(block.rows) >= self.topology.block_rows_max)
+        return start
 
     # --- gaps
 
@@ -222,12 +228,13 @@ class Checker:
             self.left_at[edge] = min(block.start, self.left_at.get(edge, block.start))
             self.after.setdefault(edge, {})
         if block.start < self.left_at.get(edge, block.start + 1):
+            self.emitted_to[edge] = max(block.end, self.emitted_to.get(edge, 0))
             return
         if self.after[edge].setdefault(block.start, block) is not block:
             return
         hidden = max(b.gap.to for at, b in self.after[edge].items() if b.gap is not None and at <= block.start)
         if edge not in self.rows_at:
-            before = [b for b in self.reference.blocks[edge] if b.start < block.start]
+            before = [b for b in self.reference.blocks[edge] if b.end <= self.emitted_to.get(edge, 0)]
             self.rows_at[edge] = {row[:2]: b.start for b in before for row in b.rows}
         rows = self.rows_at[edge]
         for row in block.rows:
@@ -329,6 +336,9 @@ class Checker:
                 if after.empty != place.empty:
                     self._check_empty(asset, place, after)
             self.record = record
+            for stage in self.topology.stages:
+                if stage.shards:
+                    self._on_both_disks(stage.id)
 
     def _check_mode(self, asset: Asset, before: Place, after: Place, record: Record) -> None:
         """A stronger mode is in force with the record that names the copy it needs, a weaker one with the one that
@@ -361,39 +371,38 @@ class Checker:
     # --- commits
 
     def _ledgered(self, source: Address, note: notes.Ledgered) -> None:
-        stage = note.stage
-        self.ledgered[stage] = max(self.ledgered.get(stage, -1), note.rank[1])
-        page = self.world.processes[name_of(source)].machine.ledgers[ledger_of(stage)].page  # type: ignore[attr-defined]
-        commit = page.commit
-        if commit is None:
-            return
+        """A driver opens: what it is told counts, whoever wrote it."""
+        ledger = self.world.processes[name_of(source)].machine.ledgers[ledger_of(note.stage)]  # type: ignore[attr-defined]
+        for seat in ledger.place.holders:
+            if self._page(seat, ledger.id).rank < tuple(note.rank):
+                self.fail("a ledger was opened before every disk knew", f"{note}: {seat}, {ledger.place}")
+        if ledger.page.commit is not None:
+            self._counts(note.stage, ledger.page.commit)
+
+    def _page(self, seat: Seat, ledger: Asset) -> LedgerPage:
+        """What the disk of a seat has."""
+        kept = read(self.world.disks[name_of(seat)].content).ledgers.get(ledger)
+        return kept.page if kept else EMPTY
+
+    def _committed(self, source: Address, note: notes.Committed) -> None:
+        self._counts(note.stage, note.commit)
+
+    def _counts(self, stage: Asset, commit: CommitRecord) -> None:
         known = self.commits[stage].setdefault(commit.batch, commit)
         if known != commit:
             self.fail("a commit was replaced", f"{stage}: {known} -> {commit}")
         before = self.commits[stage].get(commit.batch - 1)
         if (before.offsets[1] if before else 0) != commit.offsets[0]:
             self.fail("source rows skipped or taken twice", f"{stage}: {commit} after {before}")
+        self._on_both_disks(stage)
 
-    def _committed(self, source: Address, note: notes.Committed) -> None:
-        stage, commit = note.stage, note.commit
-        if self.commits[stage].get(commit.batch) != commit:
-            self.fail("a driver takes for committed what is not", f"{stage} epoch {note.epoch}: {commit}")
-
-    # --- balance
-
-    def _balanced(self, source: Address, note: notes.Balanced) -> None:
-        config, what = self.world.config, f"{note.asset} from {note.source} to {note.target} by {source}"
-        high, low, weight = note.loads
-        if high - low - weight < config.imbalance_ns:
-            self.fail("a backup is moved for nothing", f"{what}: {note.loads}")
-        now_ns = self.world.processes[name_of(source)].clock(self.world.now_ns)
-        passed_ns = now_ns - self.balanced.get(source, now_ns - config.balance_ns)
-        if passed_ns < config.balance_ns:
-            self.fail("backups are moved too often", f"{what}, {passed_ns / 1e6:.0f} ms after the last")
-        self.balanced[source] = now_ns
-        open_places = [asset for asset, place in self.record.places.items() if place.joining or place.moving]
-        if self.record.version == note.version - 1 and open_places:
-            self.fail("a backup is moved while others are on their way", f"{what}: {open_places}")
+    def _on_both_disks(self, stage: Asset) -> None:
+        """Whatever counts is on the disks of the ledger's primary and backup, under the newest record, too."""
+        ledger = ledger_of(stage)
+        place, counted = self.record.places[ledger], max(self.commits[stage], default=-1)
+        for seat in (place.primary, place.backup):
+            if seat and self._page(seat, ledger).rank[1] < counted:
+                self.fail("what counts is not on every disk", f"{stage} batch {counted}: {seat} under {place}")
 
     # --- disks
 
@@ -402,14 +411,41 @@ class Checker:
         if source.disk is None:
             return
         if isinstance(message, m.Loads):
-            busiest = max([0, *message.running.values(), *message.images.values()])
-            if busiest > LOAD_MAX:
-                self.fail("busier than a core can be", f"{source.address}: {message}")
+            self.balance.on_loads(source.address, message)
         if read(source.disk.content).life < life_of(source.address):
             self.fail("spoke before its life was on disk", f"{source.address}: {message}")
         claim = CLAIMS.get(type(message))
         if claim is not None and not claim(read(source.disk.content), message):
             self.fail("spoke of what is not on its disk", f"{source.address}: {message}")
+
+    def _spilled(self, source: Address, note: notes.Spilled) -> None:
+        copy = self.world.processes[name_of(source)].machine.host.copies[note.shard]  # type: ignore[attr-defined]
+        self._check_spilled(source, next(q for q in copy.outputs if q.edge == note.edge))
+
+    def _check_spilled(self, source: Address, queue: OutputQueue) -> None:
+        """What a queue counts as spilled its disk has taken, and those are the right rows."""
+        disk = self.world.processes[name_of(source)].spill
+        for block in queue.blocks:
+            if block.start >= queue.spilled_to:
+                return
+            if not disk.has(block):
+                self.fail("counted as on disk before it was", f"{queue.edge} on {source}: {block}, {queue.spilled_to}")
+            self._same(queue.edge, block, f"the disk of {source}")
+
+    def check_files(self) -> None:
+        """At the end: no file is left of what was trimmed, or of a copy that is gone."""
+        for name in self.world.names:
+            node = self.world.node(name)
+            if node is None:
+                continue
+            process = self.world.processes[name]
+            if any(isinstance(effect, DropSpill) for held in process.held for effect in held.apply):
+                continue  # some are to go as soon as the disk has synced
+            queues = {q.edge: q for copy in node.host.copies.values() for q in copy.outputs}
+            for edge, files in process.spill.files.items():
+                trimmed = queues[edge].trimmed if edge in queues else 1 << 62
+                if any(end <= trimmed for _, end in files):
+                    self.fail("a file outlived what is in it", f"{edge} on {name}: {files}, trimmed to {trimmed}")
 
     # --- retention
 

@@ -35,19 +35,11 @@ def size_of(message: m.Message) -> int:
         return MESSAGE_BYTES + ROW_BYTES * sum(len(b.rows) + 1 for b in message.blocks)  # type: ignore[attr-defined]
     if kind is m.Deliver:
         return MESSAGE_BYTES + ROW_BYTES * sum(map(len, message.parts.values()))  # type: ignore[attr-defined]
-    if kind is m.Capture:
-        return MESSAGE_BYTES + _capture_bytes(message)  # type: ignore[arg-type]
-    if kind is m.CapturePiece:
-        return MESSAGE_BYTES + ROW_BYTES * len(message.state)  # type: ignore[attr-defined]
+    if kind is m.Capture or kind is m.CapturePiece:
+        state = 0 if message.state is None else len(message.state)  # type: ignore[attr-defined]
+        return MESSAGE_BYTES + ROW_BYTES * (state + sum(map(len, message.cargo)))  # type: ignore[attr-defined]
     if kind is m.Push or kind is m.Append:
         return MESSAGE_BYTES + 50 * len(message.record.places)  # type: ignore[attr-defined]
     if kind is m.Loads:
         return MESSAGE_BYTES + 16 * (len(message.running) + len(message.images))  # type: ignore[attr-defined]
     return MESSAGE_BYTES
-
-
-def _capture_bytes(capture: m.Capture) -> int:
-    rows = sum(b.end - b.start for part in capture.outputs.values() for b in part.blocks)
-    for handed in capture.handed.values():
-        rows += sum(b.end - b.start for b in handed.sealed) + sum(len(p.rows) for p in handed.held)
-    return ROW_BYTES * (rows + (len(capture.state) if capture.pieces else 0))  # type: ignore[arg-type]

@@ -35,6 +35,8 @@ KINDS = {
     "damage": "a share `value` of all deliveries arrives with other rows than were sent `for_ms`",
     "reorder": "messages take up to `value` ms longer `for_ms`",
     "disk-full": "no more spill on the node's disk `for_ms`",
+    "disk-silent": "the node's disk does not say what became of spill `for_ms`, as if its thread were dead",
+    "disk-stutter": "the node's disk says twice what became of spill `for_ms`",
     "crash-stage": "kill -9 of a stage's driver",
     "stall-stage": "a stage's driver freezes `for_ms`; its node takes it for dead, and it wakes up later",
     "crash-reader": "kill -9 of a sink query",
@@ -219,8 +221,17 @@ class Injector:
         self.world.call(fault.for_ms * MS, lambda: setattr(self.world.network, "extra_jitter_ns", 0))
 
     def _disk_full(self, fault: Fault) -> None:
-        self.world.set_disk(fault.node, full=True)
-        self.world.call(fault.for_ms * MS, lambda: self.world.set_disk(fault.node, full=False))
+        self._disk(self.world.full, fault)
+
+    def _disk_silent(self, fault: Fault) -> None:
+        self._disk(self.world.silent, fault)
+
+    def _disk_stutter(self, fault: Fault) -> None:
+        self._disk(self.world.stutters, fault)
+
+    def _disk(self, bad: dict[Name, None], fault: Fault) -> None:
+        bad[fault.node] = None
+        self.world.call(fault.for_ms * MS, lambda: bad.pop(fault.node, None))
 
     def _crash_stage(self, fault: Fault) -> None:
         query = self.sources[fault.stage]

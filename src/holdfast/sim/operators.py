@@ -19,6 +19,8 @@ from holdfast.model.ids import Edge
 from holdfast.model.topology import ShardSpec
 from holdfast.sim.costs import Costs
 
+#: No sum is larger, unless a study says so.
+SUM_MAX = 1 << 62
 #: What a window weighs in a chunk: `bytes_max` is counted in these.
 WINDOW_BYTES = 32
 #: Where a walk starts, and what stands for its end.
@@ -76,18 +78,20 @@ class WindowChunk(msgspec.Struct, frozen=True):
 
 
 class WindowSum:
-    """Sum of values per key over tumbling windows; windows close in order of (end, key)."""
+    """Sum of values per key over tumbling windows; windows close in order of (end, key). A sum above `sum_max` does not
+    fit, and is set aside."""
 
     __slots__ = (
-        "busy_ns", "captured", "costs", "dirty", "free", "hidden", "meter", "moved", "outputs", "scanned", "slot_of",
-        "slots",
-        "watermark", "width", "windows",
+        "aside", "busy_ns", "captured", "costs", "dirty", "free", "hidden", "meter", "moved", "outputs", "scanned",
+        "slot_of", "slots", "sum_max", "watermark", "width", "windows",
     )  # fmt: skip
     lag = 0
     torn = False
 
-    def __init__(self, spec: ShardSpec, width: int, costs: Costs, meter: Meter) -> None:
+    def __init__(self, spec: ShardSpec, width: int, costs: Costs, meter: Meter, sum_max: int = SUM_MAX) -> None:
         self.width = width
+        self.sum_max = sum_max
+        self.aside: Rows = ()
         self.outputs = len(spec.outputs)
         self.costs = costs
         self.meter = meter
@@ -116,7 +120,7 @@ class WindowSum:
     def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
         check(self.scanned == END, "an image was made to run before it had everything")
         width, windows, dirty = self.width, self.windows, self.dirty
-        self.moved = True
+        self.moved, self.aside = True, ()
         for key, time, value in rows:
             at = (time - time % width + width, key)
             if at not in windows:
@@ -133,7 +137,8 @@ class WindowSum:
             if at[0] - width >= self.hidden:
                 closed.append((at[1], at[0] - 1, windows[at]))
             self._close(at)
-        return (tuple(closed),) * self.outputs
+        self.aside = tuple(row for row in closed if row[2] > self.sum_max)
+        return (tuple(row for row in closed if row[2] <= self.sum_max),) * self.outputs
 
     def hide(self, to: int) -> None:
         self.hidden = to

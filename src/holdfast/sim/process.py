@@ -8,6 +8,7 @@ from random import Random
 from holdfast.core.ready import Effect, Machine
 from holdfast.model.ids import Address, Name
 from holdfast.model.messages import Message
+from holdfast.sim.spill import SpillDisk
 
 PPM = 1_000_000
 
@@ -48,7 +49,7 @@ class Waiting:
 class Process:
     __slots__ = (
         "address", "alive", "backlog", "busy_ns", "disk", "drift_ppm", "held", "host", "machine", "offset_ns",
-        "slow", "spoke", "stalled_ns", "wake_token", "wants_idle",
+        "slow", "spill", "spoke", "stalled_ns", "wake_token", "wants_idle",
     )  # fmt: skip
 
     def __init__(self, address: Address, host: Name, machine: Machine, disk: VirtualDisk | None) -> None:
@@ -56,6 +57,7 @@ class Process:
         self.host = host
         self.machine = machine
         self.disk = disk
+        self.spill = SpillDisk()
         self.alive = True
         #: Something it did has left it: before that, its whole life may be forgotten.
         self.spoke = False

@@ -7,22 +7,23 @@ operator and computes all windows from the source's rows in one batch, as a Spar
 
 from __future__ import annotations
 
-from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, shard_block
-from holdfast.model.ids import Asset, Edge
+from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, cut_rows, shard_block
+from holdfast.model.ids import Asset, Edge, dead_edge
 from holdfast.model.parts import CommitRecord
 from holdfast.model.topology import Topology
 from holdfast.sim.costs import Costs
-from holdfast.sim.operators import Meter, WindowSum
+from holdfast.sim.operators import SUM_MAX, Meter, WindowSum
 
 
 class Reference:
-    def __init__(self, topology: Topology, window_ns: int) -> None:
+    def __init__(self, topology: Topology, window_ns: int, sum_max: int = SUM_MAX) -> None:
         self.topology = topology
         self.window_ns = window_ns
-        self.blocks: dict[Edge, list[Block]] = {edge: [] for edge in topology.producer}
+        edges = [*topology.producer, *map(dead_edge, topology.shard)]
+        self.blocks: dict[Edge, list[Block]] = {edge: [] for edge in edges}
         #: The same by position, to compare with.
-        self.at: dict[Edge, dict[int, Block]] = {edge: {} for edge in topology.producer}
-        self.next: dict[Edge, int] = dict.fromkeys(topology.producer, 0)
+        self.at: dict[Edge, dict[int, Block]] = {edge: {} for edge in edges}
+        self.next: dict[Edge, int] = dict.fromkeys(edges, 0)
         self.taken: dict[Asset, dict[Edge, int]] = {u.id: dict.fromkeys(sorted(u.inputs), 0) for u in topology.shards}
         self.watermarks = {u.id: dict.fromkeys(sorted(u.inputs), WATERMARK_MIN) for u in topology.shards}
         self.readers: dict[Edge, list[Asset]] = {}
@@ -30,12 +31,10 @@ class Reference:
             for edge in shard.inputs:
                 self.readers.setdefault(edge, []).append(shard.id)
         self.highest = dict.fromkeys(self.taken, WATERMARK_MIN)
-        self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter()) for u in topology.shards}
+        self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter(), sum_max) for u in topology.shards}
 
     def add(self, edge: Edge, block: Block) -> None:
-        self.blocks[edge].append(block)
-        self.at[edge][block.start] = block
-        self.next[edge] = block.end
+        self._emit(edge, block)
         self._run(edge)
 
     def _run(self, edge: Edge) -> None:
@@ -59,21 +58,34 @@ class Reference:
         self.highest[shard] = max(self.highest[shard], block.highest)
         after = min(marks.values())
         rows = self.ops[shard].step(edge, block.rows, after)
+        if self.ops[shard].aside:
+            dead = dead_edge(shard)
+            for part in cut_rows(self.ops[shard].aside, self.topology.block_rows_max):
+                self._emit(dead, shard_block(self.next[dead], part, lowest))
         if after > lowest:
             for out, made in zip(self.topology.shard[shard].outputs, rows, strict=True):
                 highest = self.ops[shard].after(self.highest[shard] + 1) - 1
-                emitted = shard_block(self.next[out], made, after, highest)
-                self.blocks[out].append(emitted)
-                self.at[out][emitted.start] = emitted
-                self.next[out] = emitted.end
+                *first, last = cut_rows(made, self.topology.block_rows_max)
+                for part in first:
+                    self._emit(out, shard_block(self.next[out], part, lowest, highest))
+                self._emit(out, shard_block(self.next[out], last, after, highest))
         return True
+
+    def _emit(self, edge: Edge, block: Block) -> None:
+        self.blocks[edge].append(block)
+        self.at[edge][block.start] = block
+        self.next[edge] = block.end
 
     def rows(self, edge: Edge) -> list[Row]:
         return [row for block in self.blocks[edge] for row in block.rows]
 
 
 def recompute(
-    topology: Topology, window_ns: int, commits: dict[Asset, list[CommitRecord]], sources: dict[Asset, list[Row]]
+    topology: Topology,
+    window_ns: int,
+    commits: dict[Asset, list[CommitRecord]],
+    sources: dict[Asset, list[Row]],
+    sum_max: int = SUM_MAX,
 ) -> tuple[dict[Edge, Rows], int]:
     """All windows of every shard from the sources alone, less the late rows; and how many rows were late."""
     late = 0
@@ -96,6 +108,7 @@ def recompute(
             at = (time - time % window_ns + window_ns, key)
             sums[at] = sums.get(at, 0) + value
         rows = tuple((key, end - 1, sums[(end, key)]) for end, key in sorted(sums))
+        result[dead_edge(shard.id)] = tuple(row for row in rows if row[2] > sum_max)
         for edge in shard.outputs:
-            result[edge] = rows
+            result[edge] = tuple(row for row in rows if row[2] <= sum_max)
     return result, late

@@ -24,6 +24,7 @@ from holdfast.model.topology import Topology
 from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault, Injector
+from holdfast.sim.operators import SUM_MAX
 from holdfast.sim.process import Process
 from holdfast.sim.reference import recompute
 from holdfast.sim.sink import Look, LookQuery, SinkQuery
@@ -56,6 +57,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     trigger_ms: int = 150
     reader_trigger_ms: int = 120
     spark_start_ms: int = 150
+    #: A sum that is larger does not fit, and is set aside.
+    sum_max: int = SUM_MAX
     #: Peers of a crashed node find their connections refused.
     resets: bool = False
     #: Restart crashed nodes before the liveness phase.
@@ -114,6 +117,7 @@ class Simulation:
             window_ns=setup.window_ms * MS,
             modes=setup.modes,
             resets=setup.resets,
+            sum_max=setup.sum_max,
         )
         self.trace = trace
         if trace is not None:
@@ -216,15 +220,14 @@ class Simulation:
         world = self.world
         self.injector.waiting.clear()
         world.network.heal()
+        world.heal_disks()
         for name in world.names:
             process = world.processes.get(name)
             if process is None:
                 continue
             process.stalled_ns = min(process.stalled_ns, world.now_ns + 50 * MS)
             process.slow = 1
-            if process.alive:
-                world.set_disk(name, full=False)
-            elif self.setup.revive:
+            if not process.alive and self.setup.revive:
                 world.start_node(name)
         for query in self.sources.values():
             query.source.closed = True
@@ -255,7 +258,7 @@ class Simulation:
             return False
         if not self._is_protected():
             return False
-        if any(not look.done for look in self.looks):
+        if any(not look.done for look in self.looks) or self.checker.letters.unwritten():
             return False
         return all(not self._missing(sink, edge) for sink in self.sinks.values() for edge in sink.spec.edges)
 
@@ -278,13 +281,17 @@ class Simulation:
         open_stages = [name for name, query in self.sources.items() if not query.finished]
         open_edges = [f"{s.spec.id}:{e}" for s in self.sinks.values() for e in s.spec.edges if self._missing(s, e)]
         open_looks = [look.look.id for look in self.looks if not look.done]
-        return f"stages {open_stages}, edges {open_edges}, looks {open_looks}, protected {self._is_protected()}"
+        letters = self.checker.letters.unwritten()
+        return (
+            f"stages {open_stages}, edges {open_edges}, looks {open_looks}, dead letters {letters}, "
+            f"protected {self._is_protected()}"
+        )
 
     def _check_end(self) -> None:
         """Sinks equal the reference; the reference equals one batch computation over the sources' rows."""
         commits = {stage: [c for _, c in sorted(found.items())] for stage, found in self.checker.commits.items()}
         rows = {stage: [row for _, row in query.source.rows] for stage, query in self.sources.items()}
-        right, late = recompute(self.setup.topology, self.setup.window_ms * MS, commits, rows)
+        right, late = recompute(self.setup.topology, self.setup.window_ms * MS, commits, rows, self.setup.sum_max)
         recorded = sum(commit.late for found in commits.values() for commit in found)
         if late != recorded:
             self.checker.fail("late rows are miscounted", f"{recorded} recorded, {late} found")
@@ -297,8 +304,10 @@ class Simulation:
                     self._check_gaps(sink, edge, held, right[edge])
                 elif held != self.checker.reference.rows(edge):
                     self.checker.fail("the sink is not the reference", f"{sink.spec.id} {edge}")
+        self.checker.check_files()
+        self.checker.letters.check_end(right)
         for edge, expected in right.items():
-            whole = edge not in self.checker.left_at
+            whole = edge in self.setup.topology.producer and edge not in self.checker.left_at
             if whole and sorted(self.checker.reference.rows(edge)) != sorted(expected):
                 self.checker.fail("the result is not the batch result", edge)
 

@@ -303,6 +303,7 @@ class LookQuery:
 
     def _follow(self, process: Process, reader: Reader, start: dict[Edge, int]) -> None:
         if reader.lost or reader.barred:
+            self.world.end(process)  # else it would ask on, and hold what is left
             self._over(f"gone before it was held: {reader.lost} {reader.barred}")
         elif any(reader.latest()[edge] < end for edge, end in self.end.items()):
             self.world.later(process, 20 * MS, lambda: self._follow(process, reader, start))

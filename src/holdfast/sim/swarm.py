@@ -49,6 +49,8 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         retained_hard_max=400 if tight else 20_000,
         queue_memory_max=30 if tight else 20_000,
         queue_spill_max=rng.choice((0, 60)) if tight else 100_000,
+        spill_retry_ns=200 * MS,
+        spill_limit_ns=300 * MS,
         credit_max=rng.choice((20, 4_000)),
         lease_ns=400 * MS,
         election_ns=rng.choice((250, 1_000, 1_000)) * MS,
@@ -74,7 +76,21 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = heavy(setup) if Random(f"heavy {seed}").random() < 0.2 else setup
     setup = skewed(setup) if Random(f"skewed {seed}").random() < 0.2 else setup
     setup = switching(setup) if Random(f"modes {seed}").random() < 0.2 else setup
-    return fragile(setup) if Random(f"fragile {seed}").random() < 0.25 else setup
+    setup = fragile(setup) if Random(f"fragile {seed}").random() < 0.25 else setup
+    setup = rough(setup) if Random(f"disks {seed}").random() < 0.2 else setup
+    setup = chopped(setup) if Random(f"blocks {seed}").random() < 0.25 else setup
+    return poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
+
+
+def chopped(setup: Setup) -> Setup:
+    """The same schedule with small blocks: what one step makes is many of them, and output comes to images in parts."""
+    most = Random(f"chopped {setup.seed}").choice((1, 2, 5))
+    return replace(setup, topology=replace(setup.topology, block_rows_max=most))
+
+
+def poisoned(setup: Setup) -> Setup:
+    """The same schedule with sums that do not fit, so that some results are set aside."""
+    return replace(setup, sum_max=Random(f"sums {setup.seed}").choice((3, 8, 20, 60)))
 
 
 def fragile(setup: Setup) -> Setup:
@@ -82,6 +98,21 @@ def fragile(setup: Setup) -> Setup:
     rng = Random(f"unprotected {setup.seed}")
     operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
     return replace(setup, modes=dict.fromkeys(rng.sample(operators, rng.randrange(1, len(operators) + 1)), "none"))
+
+
+def rough(setup: Setup) -> Setup:
+    """The same schedule with little memory for output, a sink that stands still, and disks that answer badly."""
+    rng = Random(f"rough {setup.seed}")
+    reader = rng.choice(setup.topology.readers).id
+    at_ms, for_ms = rng.randrange(200, 700), rng.choice((300, 700, 1_100))
+    faults = [Fault(kind="stall-reader", reader=reader, at_ms=at_ms, for_ms=for_ms)]
+    for _ in range(rng.randrange(1, 4)):
+        kind = rng.choice(("disk-full", "disk-silent", "disk-stutter", "disk-stutter"))
+        node, at_ms = Name(f"n{rng.randrange(setup.nodes)}"), rng.randrange(200, setup.safety_ms)
+        faults.append(Fault(kind=kind, node=node, at_ms=at_ms, for_ms=rng.choice((50, 300, 700))))
+    config = replace(setup.config, queue_memory_max=rng.choice((4, 12)), queue_spill_max=rng.choice((20, 60)))
+    faults = sorted((*setup.faults, *faults), key=lambda f: f.at_ms)
+    return replace(setup, config=config, faults=tuple(faults), window_ms=50)
 
 
 def switching(setup: Setup) -> Setup:

@@ -13,18 +13,31 @@ from collections.abc import Callable
 from random import Random
 
 from holdfast.core.node import Node
-from holdfast.core.ready import AGAIN, TICK, DiskFull, Effect, Idle, Ready, Received, Spill, Unreachable
+from holdfast.core.ready import (
+    AGAIN,
+    TICK,
+    Done,
+    DropSpill,
+    Effect,
+    Idle,
+    Ready,
+    Received,
+    SetAside,
+    Spill,
+    Unreachable,
+)
 from holdfast.model import found
 from holdfast.model.config import MS, Config
-from holdfast.model.ids import Address, Edge, Name, life_of, name_of
+from holdfast.model.ids import Address, Asset, Name, life_of, name_of
 from holdfast.model.messages import Fetch, FetchRefused, Message
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import ShardSpec, Topology
 from holdfast.sim.costs import Costs
 from holdfast.sim.network import Network
-from holdfast.sim.operators import Meter, WindowSum
+from holdfast.sim.operators import SUM_MAX, Meter, WindowSum
 from holdfast.sim.process import Process, VirtualDisk, Waiting
+from holdfast.sim.spill import LetterBox, SpillDisk, delay_ns
 
 _MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG, _IDLE = range(6)
 
@@ -45,15 +58,20 @@ class World:
         spares: tuple[Name, ...] = (),
         modes: dict[str, str] | None = None,
         resets: bool = False,
+        sum_max: int = SUM_MAX,
     ) -> None:
         self.topology = topology
         self.names = (*names, *spares)
         self.config = config
         self.costs = costs
         self.window_ns = window_ns
+        self.sum_max = sum_max
+        #: Somebody who knows the secret sends messages of its own: then, and only then, some are refused.
+        self.hostile = False
         #: The network tells peers that a process is gone.
         self.resets = resets
         self.rng = Random(f"world {seed}")
+        self.spill_rng = Random(f"spill {seed}")
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
         self.first: Record = first_record(topology, names, config.protection, modes)
@@ -63,9 +81,14 @@ class World:
         self.disks: dict[Name, VirtualDisk] = {name: VirtualDisk() for name in self.names}
         #: Seats that died before anything left them: nobody knows of them, and they may be taken again.
         self.unheard: dict[Address, None] = {}
-        #: Nodes whose disk takes no more spill.
+        #: Nodes whose disk takes no spill; whose disk does not say what became of it; and what tells it twice.
         self.full: dict[Name, None] = {}
-        self.spill_bytes: dict[tuple[Name, Edge], int] = {}
+        self.silent: dict[Name, None] = {}
+        self.stutters: dict[Name, None] = {}
+        #: Dead letters of every shard, by position: a directory that all nodes share.
+        self.letters: dict[Asset, LetterBox] = {shard: LetterBox() for shard in topology.shard}
+        #: Most elements that any node has had in spill files.
+        self.spilled_max = 0
         #: Who is told of every step's notes, and of every message that leaves (to check it; to trace it).
         self.notices: list[Notice] = []
         self.watches: list[Watch] = []
@@ -78,7 +101,7 @@ class World:
     # --- processes
 
     def operator(self, spec: ShardSpec) -> WindowSum:
-        return WindowSum(spec, self.window_ns, self.costs, self.meter)
+        return WindowSum(spec, self.window_ns, self.costs, self.meter, self.sum_max)
 
     def node(self, name: Name) -> Node | None:
         """The living node of this name."""
@@ -130,8 +153,7 @@ class World:
             if not process.spoke:
                 self.unheard[process.address] = None
             process.disk.crash(self.rng)
-            for key in [key for key in self.spill_bytes if key[0] == address]:
-                del self.spill_bytes[key]
+            process.spill = SpillDisk()
             for other in list(self.processes.values()):
                 if other.host == address and other.alive:
                     self.crash(other.address)
@@ -155,6 +177,10 @@ class World:
         process.stalled_ns = max(process.stalled_ns, self.now_ns + for_ns)
         if clock_stops:
             process.offset_ns -= for_ns
+
+    def heal_disks(self) -> None:
+        for bad in (self.full, self.silent, self.stutters):
+            bad.clear()
 
     # --- events
 
@@ -340,20 +366,50 @@ class World:
         for effect in apply:
             if isinstance(effect, Spill):
                 self._spill(process, effect)
+            elif isinstance(effect, DropSpill):
+                process.spill.drop(effect)
+            elif isinstance(effect, SetAside):
+                self._set_aside(process, effect)
             else:
                 self.on_effect(process, effect)
 
     def _spill(self, process: Process, effect: Spill) -> None:
-        """Account for what a queue keeps on disk; a full disk says so."""
-        self.spill_bytes[(process.host, effect.edge)] = max(0, effect.to - effect.trimmed)
-        if process.host in self.full:
-            self.call(0, lambda: self.set_disk(process.host, full=True))
+        """Write, some time later, and say so; in any order, since every write takes its own time."""
+        number = process.spill.ask()
+        after_ns = delay_ns(self.spill_rng, self.costs.sync_ns) * process.slow
+        self.call(after_ns, lambda: self._spilled(process, effect, number))
 
-    def set_disk(self, name: Name, *, full: bool) -> None:
-        if full:
-            self.full[name] = None
+    def _spilled(self, process: Process, effect: Spill, number: int) -> None:
+        if not process.alive:
+            return  # and with it what was being written
+        name = process.host
+        if name in self.full:
+            done = Done(ticket=effect.ticket, ok=False, why="No space left on device.")
         else:
-            self.full.pop(name, None)
-        process = self.processes.get(name)
-        if process is not None and process.alive:
-            self.feed(process, DiskFull(full))
+            done = Done(ticket=effect.ticket, ok=True, kept=process.spill.write(number, effect))
+            self.spilled_max = max(self.spilled_max, process.spill.elements)
+        self._answer(process, done)
+
+    def _set_aside(self, process: Process, effect: SetAside) -> None:
+        """Keep dead letters. The file may be there long before its node hears so, or not at all if that dies first."""
+        full = process.host in self.full
+        wait_ns = delay_ns(self.spill_rng, self.costs.sync_ns) * process.slow
+        if not full and self.spill_rng.random() < 0.5:
+            self.letters[effect.shard].write(effect.blocks)
+        self.call(wait_ns, lambda: self._kept(process, effect, full))
+
+    def _kept(self, process: Process, effect: SetAside, full: bool) -> None:
+        if not process.alive:
+            return
+        if not full:
+            self.letters[effect.shard].write(effect.blocks)
+        self._answer(process, Done(ticket=effect.ticket, ok=not full, why="No space left on device." if full else ""))
+
+    def _answer(self, process: Process, done: Done) -> None:
+        """Unless the disk says nothing; perhaps twice."""
+        name = process.host
+        if name in self.silent:
+            return
+        self.feed_if_awake(process, done)
+        if name in self.stutters:
+            self.call(delay_ns(self.spill_rng, self.costs.sync_ns), lambda: self.feed_if_awake(process, done))

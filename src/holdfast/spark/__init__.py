@@ -3,8 +3,10 @@
 session.py     a SparkSession that makes micro-batches short    checkpoint.py  Spark's checkpoint agrees with the ledger
 child.py       the process of one stage                         roles.py       what it does, by kind of stage
 stage.py       foreachBatch                                     sink.py        format("holdfast") into the user's sink
-collect.py     a micro-batch to Arrow, late rows apart          partial.py     grouped by (pane, key)
-hand_over.py   run a batch, wait until it counts                late.py        late rows, recorded exactly once
+collect.py     a micro-batch to Arrow                           partial.py     grouped by (pane, key)
+bad.py         rows that no operator can hold                   aside.py       late and bad rows apart, within a limit
+ahead.py       a watermark that runs away                       leftovers.py   what an earlier run has left
+hand_over.py   run a batch, wait until it counts                late.py        rows set aside, recorded exactly once
 datasource.py  format("holdfast")                               fetch.py       rows of an edge, from whoever has them
 follower.py    where a stream stands, without its rows          connect.py     the way to the nodes
 reasons.py     why a query failed, in one line

@@ -2,7 +2,8 @@
 
     in    {"stage", "node", "endpoints", "secret_file", "tls", "dir", "epoch" (null: stand by), "master", "conf"}
           then {"go": epoch}, {"finish": true}, {"stop": true}; the end of stdin ends this process at once
-    out   {"event": "ready" | "running" | "alive" | "batch" | "late" | "waiting" | "failed" | "finished", …}
+    out   {"event": "ready" | "running" | "alive" | "batch" | "late" | "bad" | "ahead" | "waiting" | "failed" |
+          "finished", …}
     exit  0 told to stop, or finished; 3 fenced; anything else: it died
 
 Only JSON goes to stdout: what Spark and its JVM print is sent to stderr, which the node keeps in a log. "alive" is said
@@ -24,11 +25,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-import msgspec
-
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Asset
-from holdfast.model.plan import Plan, StagePlan
+from holdfast.model.plan import Plan, StagePlan, digest
+from holdfast.runtime.config import read_plan
 from holdfast.spark.hand_over import StageFenced, Stopped
 from holdfast.spark.reasons import Reason
 
@@ -44,6 +44,8 @@ _TEXTS = {
     "ready": "A standby of {stage} is warm after {seconds} s.",
     "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
     "late": "{rows} rows of batch {batch} of {stage} came too late.",
+    "bad": "{rows} rows of batch {batch} of {stage} were set aside as bad ({operator}): {reason}.",
+    "ahead": "{what}. {detail}",
     "waiting": "{stage} waits for {what}. {detail}",
     "failed": "{what}. {detail}",
     "finished": "{stage} has read and handed over everything.",
@@ -93,6 +95,18 @@ class Ears:
         os._exit(ORPHANED)  # the node is gone
 
 
+def _plan(path: Path, known: str) -> Plan:
+    """The plan on disk, which must be the one that the node runs."""
+    plan = read_plan(path)
+    if known and digest(plan) != known:
+        raise ConfigError(
+            "the plan was changed while it runs",
+            detail=f"{path} has the digest {digest(plan)}, the node runs {known}.",
+            hint="Put the old plan.json back, or start anew in another --dir.",
+        )
+    return plan
+
+
 class StageProcess:
     def __init__(self, order: dict[str, Any], mouth: Mouth, ears: Ears) -> None:
         self.order = order
@@ -100,7 +114,7 @@ class StageProcess:
         self.directory = Path(order["dir"]).resolve()
         self.mouth = mouth
         self.ears = ears
-        self.plan = msgspec.json.decode((self.directory / "plan.json").read_bytes(), type=Plan)
+        self.plan = _plan(self.directory / "plan.json", order.get("plan", ""))
         self.stage: StagePlan = self.plan.stage(self.stage_id)
         self.began = time.monotonic()
         #: Asks the JVM something, when there is one.

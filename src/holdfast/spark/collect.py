@@ -1,4 +1,4 @@
-"""One micro-batch from Spark to Arrow: late rows apart, the rest grouped where that pays, cut for every shard.
+"""One micro-batch from Spark to Arrow: late and bad rows apart, the rest grouped where that pays, cut for every shard.
 
 One pass over the batch, whatever the number of operators that the stage feeds. Two ways to get it:
 
@@ -10,7 +10,8 @@ One pass over the batch, whatever the number of operators that the stage feeds. 
             batch): groups come with their least event time, and only a batch that has late rows is asked again.
 
 Grouping is adaptive: where it hardly makes a batch smaller, rows go as they are, and it is tried again now and then.
-Rows without an event time are in no window, as in Spark: they are counted and left out.
+Rows without an event time are in no window, as in Spark: they are counted and left out. Bad rows (`bad.py`) are looked
+for first: what an operator cannot hold is not late.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ import pyarrow as pa
 
 from holdfast.errors import InputError
 from holdfast.model.ids import Asset, Edge, shard_id, stage_edge
-from holdfast.model.plan import FOREVER_US, NEVER_US, OperatorPlan, Plan, StagePlan
+from holdfast.model.plan import NEVER_US, OperatorPlan, Plan, StagePlan
 from holdfast.operators import StateConfig, WindowAggregate, build, wire_schema
 from holdfast.operators.columns import quoted
+from holdfast.operators.limits import VALUE_BYTES_MAX
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.shards import cut
+from holdfast.spark.bad import RowLimits, clock_us
 from holdfast.spark.partial import PartialAggregate
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ FIRST_BATCHES = 16
 TIMED_BATCHES = 4
 #: Then the faster one is kept for so many; twice as many each time, up to the second number.
 KEEP_MIN, KEEP_MAX = 32, 1_024
-_HIDDEN = ("__rows", "__min", "__max")
+_HIDDEN = ("__rows", "__min", "__max", "__longest")
+_NO_LIMIT = 1 << 30
 
 
 class Adaptive:
@@ -153,9 +157,19 @@ class Batch:
     #: Spark has grouped it; otherwise its rows were collected.
     in_spark: bool = False
     late: pa.Table | None = None
+    #: Rows that an operator cannot hold, with their reasons.
+    bad: pa.Table | None = None
     #: Highest event time, or NEVER_US: no row has one.
     max_us: int = NEVER_US
     without_time: int = 0
+
+    @property
+    def late_rows(self) -> int:
+        return self.late.num_rows if self.late is not None else 0
+
+    @property
+    def bad_rows(self) -> int:
+        return self.bad.num_rows if self.bad is not None else 0
 
 
 class Collector:
@@ -168,6 +182,7 @@ class Collector:
         names = [n for outlet in self.outlets for n in (outlet.input.event_time, *outlet.schema.names)]
         self.columns = list(dict.fromkeys(names))
         self.schema = {f.name: f.type for outlet in self.outlets for f in outlet.schema}
+        self.limits = RowLimits(plan, stage)
         #: Group in Spark from this many rows on, whatever it costs.
         self.spark_rows_min = spark_rows_min
         only = self.outlets[0] if len(self.outlets) == 1 else None
@@ -177,18 +192,23 @@ class Collector:
         self.faster = Faster()
         #: Rows of the last batch, and what of them crossed.
         self.rows_last = self.sent_last = 0
-        #: Batches until late rows are expected no more: then only what operators need is collected.
+        #: Batches until late or bad rows are expected no more: then only what operators need is collected.
         self.expect_late = 0
+        #: Bad rows are not collected beyond this, if they are not there already.
+        self.bad_max = _NO_LIMIT
 
-    def collect(self, frame: DataFrame, watermark_us: int) -> Batch:
+    def collect(self, frame: DataFrame, watermark_us: int, bad_max: int = _NO_LIMIT) -> Batch:
+        """Of more than `bad_max` bad rows at least one more than that is told."""
+        self.bad_max = bad_max
         forced = self.groups_for is not None and self.rows_last >= self.spark_rows_min
         timed = not forced and self._may_pay_in_spark()
         began = time.perf_counter()
         made = self._one_way(frame, watermark_us, in_spark=forced or (timed and self.faster.in_spark))
-        if timed and made.late is None and made.rows:
+        apart = made.late is not None or made.bad is not None
+        if timed and not apart and made.rows:
             self.faster.took(time.perf_counter() - began, made.rows)
         self.rows_last, self.sent_last = made.rows, made.sent
-        self.expect_late = 20 if made.late is not None else max(0, self.expect_late - 1)
+        self.expect_late = 20 if apart else max(0, self.expect_late - 1)
         return made
 
     def _may_pay_in_spark(self) -> bool:
@@ -225,7 +245,7 @@ class Collector:
         return self.split(table, watermark_us, lambda: table if whole else frame.toArrow())
 
     def split(self, table: pa.Table, watermark_us: int, whole: Any) -> Batch:
-        """Lateness, grouping, shards. `whole()` gives the batch with all columns, if late rows must be recorded."""
+        """Bad rows, late rows, grouping, shards. `whole()` gives the batch with all columns, if rows are set aside."""
         made, given = Batch(rows=table.num_rows), table
         if not table.num_rows:
             return made
@@ -236,23 +256,25 @@ class Collector:
             valid = column.is_valid()
             times = column.filter(valid).view(pa.int64()).to_numpy(zero_copy_only=False)
             table = table.filter(valid)
-        if len(times) and int(times.min()) < watermark_us:
+        if not len(times):
+            return made
+        least, most, now = int(times.min()), int(times.max()), clock_us()
+        if least < watermark_us or not self.limits.hold(table, least, most, now):
             every = whole()
             if every is not given:  # evaluated again: what is recorded and what is handed over must be of one time
                 return self.split(every, watermark_us, lambda: every)
-            made.late = self._late_of(every, watermark_us)
-            table = table.filter(pa.array(times >= watermark_us))
-        made.max_us = int(times.max()) if len(times) else NEVER_US
+            made.bad, good = self.limits.apart(table, times, now)
+            table, times = (table, times) if made.bad is None else (table.filter(pa.array(good)), times[good])
+            most = int(times.max()) if len(times) else NEVER_US
+            late = times < watermark_us
+            if late.any():
+                made.late, table = table.filter(pa.array(late)), table.filter(pa.array(~late))
+        made.max_us = most
         for outlet in self.outlets:
             rows = outlet.rows(table)
             made.sent += rows.num_rows
             made.parts.update(outlet.parts(rows))
         return made
-
-    def _late_of(self, table: pa.Table, watermark_us: int) -> pa.Table:
-        column = table.column(self.event_time).combine_chunks()
-        times = column.view(pa.int64()).fill_null(FOREVER_US).to_numpy(zero_copy_only=False)
-        return table.filter(pa.array(times < watermark_us))
 
     def _check(self, table: pa.Table) -> None:
         """The rows are what was planned: operators would refuse them, but cannot name the stage."""
@@ -270,27 +292,39 @@ class Collector:
     def _grouped_in_spark(self, frame: DataFrame, watermark_us: int) -> Batch:
         op = self.groups_for
         assert op is not None
-        groups = self._groups(frame, op)
-        least = groups.column("__min").drop_null()
-        if not len(least) or int(least.to_numpy().min()) >= watermark_us:
+        groups, now = self._groups(frame, op), clock_us()
+        least, most, longest = (groups.column(name).drop_null().to_numpy() for name in _HIDDEN[1:])
+        good = not len(least) or self.limits.hold(groups, int(least.min()), int(most.max()), now)
+        good = good and (not len(longest) or longest.max() <= VALUE_BYTES_MAX)
+        if good and (not len(least) or least.min() >= watermark_us):
             return self._batch_of(groups)
-        # what is recorded as late and what is handed over must be of one evaluation
-        moment = f"unix_micros({quoted(self.event_time)})"
+        # what is recorded as late or bad and what is handed over must be of one evaluation
+        is_bad, is_late = self.limits.sql(self._moment, now), f"{self._moment} < {watermark_us}L"
         kept = frame.persist()
         try:
-            late = kept.where(f"{moment} < {watermark_us}L").toArrow()
-            groups = self._groups(kept.where(f"{moment} >= {watermark_us}L or {moment} is null"), op)
+            bad = None if good else kept.where(is_bad).limit(min(_NO_LIMIT, self.bad_max + 1)).toArrow()
+            rest = kept if good else kept.where(f"not {is_bad}")
+            late = rest.where(is_late).toArrow()
+            groups = self._groups(rest.where(f"not coalesce({is_late}, false)"), op)
         finally:
             kept.unpersist()
         made = self._batch_of(groups)
-        made.rows += late.num_rows
-        made.late = late if late.num_rows else None
+        if late.num_rows:
+            made.late = late
+            made.max_us = max(made.max_us, int(_micros(late.column(self.event_time)).max()))
+        if bad is not None and bad.num_rows:
+            made.bad, _ = self.limits.apart(bad, _micros(bad.column(self.event_time)), now)
+        made.rows += made.late_rows + made.bad_rows
         return made
+
+    @property
+    def _moment(self) -> str:
+        return f"unix_micros({quoted(self.event_time)})"
 
     def _batch_of(self, groups: pa.Table) -> Batch:
         """What crosses of groups, none of them late."""
         outlet = self.outlets[0]
-        counts, _, most = (groups.column(name).combine_chunks() for name in _HIDDEN)
+        counts, _, most, _ = (groups.column(name).combine_chunks() for name in _HIDDEN)
         timed = most.is_valid()
         rows = groups.drop_columns(list(_HIDDEN)).filter(timed)
         made = Batch(rows=_sum(counts), sent=rows.num_rows, parts=outlet.parts(rows), in_spark=True)
@@ -304,11 +338,20 @@ class Collector:
 
         sql = op.partial_sql()
         by = ["pane_start", *(k.name for k in op.keys)]
-        moment = f"unix_micros({quoted(self.event_time)})"
-        hidden = dict(zip(_HIDDEN, ("count(1)", f"min({moment})", f"max({moment})"), strict=True))
+        moment, limits = self._moment, self.limits
+        # a pane of a time that is out of range cannot be computed
+        sql["pane_start"] = f"if({moment} between {limits.low}L and {limits.high}L, {sql['pane_start']}, null)"
+        # keys are looked at when they are here; of other columns it would not be known
+        lengths = [f"max(octet_length({quoted(name)}))" for name in limits.long if name not in by]
+        longest = f"greatest({', '.join(lengths)})" if len(lengths) > 1 else "".join(lengths) or "cast(null as int)"
+        hidden = dict(zip(_HIDDEN, ("count(1)", f"min({moment})", f"max({moment})", longest), strict=True))
         keys = [F.expr(sql[name]).alias(name) for name in by]
         parts = [F.expr(text).alias(name) for name, text in {**sql, **hidden}.items() if name not in by]
         return frame.groupBy(*keys).agg(*parts).toArrow()
+
+
+def _micros(column: pa.ChunkedArray) -> np.ndarray:
+    return column.combine_chunks().view(pa.int64()).to_numpy(zero_copy_only=False)
 
 
 def _sum(array: Any) -> int:

@@ -12,12 +12,14 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Consumer, Edge, Name
 from holdfast.model.plan import Plan, StagePlan
+from holdfast.runtime.config import read_plan
 from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Caller
 
@@ -30,14 +32,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoints: dict[Name, str]
     secret_file: str
-    tls: dict[str, str] | None = None
+    tls: dict[str, Any] | None = None
+    #: Empty: not known yet. `plan_of` finds it out, and nothing else can be asked before.
+    deployment: str = ""
 
     @property
     def names(self) -> list[Name]:
         return sorted(self.endpoints)
 
     def security(self) -> Security:
-        return Security.load(self.secret_file, self.tls)
+        return Security.load(self.secret_file, self.tls, self.deployment)
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +80,7 @@ def run_of(options: Mapping[str, str]) -> Run:
                 endpoints=found["endpoints"],
                 secret_file=os.path.abspath(file.parent / found["secret_file"]),
                 tls=found.get("tls") or None,
+                deployment=found.get("deployment", ""),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
@@ -92,6 +97,7 @@ def run_of(options: Mapping[str, str]) -> Run:
         endpoints=_endpoints(options["endpoints"]),
         secret_file=os.path.abspath(options["secret_file"]),
         tls=json.loads(options["tls"]) if options.get("tls") else None,
+        deployment=options.get("deployment", ""),
     )
 
 
@@ -110,7 +116,7 @@ def plan_of(run: Run, directory: str = "") -> Plan:
     """The plan of the run: from its directory if that is here, else from a node."""
     file = Path(directory) / "plan.json" if directory else None
     if file is not None and file.is_file():
-        return msgspec.json.decode(file.read_bytes(), type=Plan)
+        return read_plan(file)
     caller = Caller("plan", run.endpoints, run.security())
     trouble: HoldfastError | None = None
     try:

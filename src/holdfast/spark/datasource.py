@@ -83,10 +83,13 @@ class HoldfastDataSource(DataSource):
         options: Mapping[str, str] = self.options
         if not options.get("stream"):
             raise ConfigError('format("holdfast"): which stream?', hint='Give .option("stream", <operator\'s name>).')
-        directory = options.get("run", "")
+        directory = options.get("run", "").removesuffix("run.json")
+        run = run_of(options)
+        if not run.deployment:
+            run = msgspec.structs.replace(run, deployment=plan_of(run, directory).query)
         return ReadOptions(
-            run=run_of(options),
-            directory=directory.removesuffix("run.json"),
+            run=run,
+            directory=directory,
             stream=options["stream"],
             consumer=Consumer(options.get("consumer", "")),
             epoch=_number(options, "epoch", 0),

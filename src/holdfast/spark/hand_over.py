@@ -32,6 +32,8 @@ from holdfast.runtime.node.loop import MachineLoop
 #: How often a wait says what it waits for.
 SAY_S = 5.0
 RECORD_S_MAX = 60.0
+#: So long a driver that ends waits for seals that are on their way.
+SEALS_S_MAX = 5.0
 
 Say = Callable[..., None]
 
@@ -145,12 +147,13 @@ class StageHandOver:
         plan: str,
         max_us: int = NEVER_US,
         late: int = 0,
+        bad: int = 0,
         watermark: int | None = None,
         idle_ns: int | None = None,
         final: bool = False,
         gap: int = 0,
     ) -> CommitRecord:
-        """Hand a batch over; returns when it counts and every holder has it."""
+        """Hand a batch over; returns when it counts. A final one is sealed, too: nothing comes after it."""
         assert self._loop is not None
         batch = self.last.batch + 1 if self.last else 0
         event = RunBatch(
@@ -159,6 +162,7 @@ class StageHandOver:
             offsets=(spark_batch, spark_batch + 1),
             event_time_max=to_core(max_us),
             late=late,
+            bad=bad,
             final=final,
             watermark=watermark,
             idle_ns=idle_ns,
@@ -172,9 +176,18 @@ class StageHandOver:
         return self.last
 
     def close(self) -> None:
+        """End, when every holder has sealed the last batch, or after a moment: then the next driver sees to it."""
         if self._loop is not None:
+            until = time.monotonic() + SEALS_S_MAX
+            while self._is_sealing() and time.monotonic() < until:
+                self.stopping.wait(0.01)
             self._loop.stop()
         self.peer.close()
+
+    def _is_sealing(self) -> bool:
+        assert self._loop is not None
+        waits = self.driver.phase is Phase.READY and self.driver.unsealed()
+        return bool(waits) and self._loop.failure is None and not self.stopping.is_set()
 
     def _wait(self, kind: type, what: str) -> Any:
         said = time.monotonic()
@@ -210,9 +223,10 @@ class StageHandOver:
             lost = [u for u in driver.spec.shards if driver.record.places[u].primary is None]
             return f"shards {', '.join(lost)} are lost: every node that held them is gone"
         if phase in (Phase.OPENING, Phase.COMMITTING):
-            return f"{phase.value}: no answer from the ledger on {driver._ledger()}"
+            asked = driver.unwritten() if phase is Phase.COMMITTING else [driver.ledger.primary or "no node"]
+            return f"{phase.value}: no answer from the ledger on {', '.join(asked)}"
         if driver.spoilt:
             return f"{phase.value}: a holder got other rows than were sent to it; the next try goes to every holder"
-        answered = driver.delivered if phase is Phase.DELIVERING else driver.sealed
-        seats = [s for s in grouped if answered.get(s) != grouped[s]]
+        undelivered = [s for s in grouped if driver.delivered.get(s) != grouped[s]]
+        seats = undelivered if phase is Phase.DELIVERING else driver.unsealed()
         return f"{phase.value}: no answer from {', '.join(sorted(seats)) or 'nobody'}"

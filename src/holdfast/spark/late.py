@@ -1,4 +1,4 @@
-"""Late rows of a stage, one file a batch: recorded exactly once, however often the batch runs.
+"""Late rows of a stage, or bad ones, one file a batch: recorded exactly once, however often the batch runs.
 
 A file is written under the name of its attempt before the batch is handed over, and gets its final name when the
 batch counts. A driver that was fenced in between never renames; the next one finds the attempt that the ledger names
@@ -17,9 +17,10 @@ from holdfast.spark.leftovers import check_late
 
 
 class LateRows:
-    def __init__(self, directory: Path, epoch: int) -> None:
+    def __init__(self, directory: Path, epoch: int, kind: str = "late") -> None:
         self.directory = directory
         self.epoch = epoch
+        self.kind = kind
 
     def write(self, batch: int, table: pa.Table) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -38,7 +39,7 @@ class LateRows:
     def recover(self, commit: CommitRecord | None) -> None:
         """At the start of a driver: finish the last batch, and drop what never counted."""
         if commit is None:
-            check_late(self.directory.name, self.directory)
+            check_late(self.directory.name, self.directory, self.kind)
         else:
             self.settle(commit.batch, commit.epoch)
         for left in self.directory.glob(".batch=*.tmp"):

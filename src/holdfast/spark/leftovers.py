@@ -38,13 +38,14 @@ def check_sink(sink: str, facts: SinkFacts, checkpoint_directory: Path) -> None:
         )
 
 
-def check_late(stage: str, directory: Path) -> None:
-    """Refuse a directory of late rows that has some, for a stage that has not handed anything over yet."""
+def check_late(stage: str, directory: Path, kind: str = "late") -> None:
+    """Refuse a directory of late (or bad) rows that has some, for a stage that has not handed anything over yet."""
     if any(name.startswith("batch=") for name in _names(directory)):
         raise ConfigError(
-            f"stage {stage}: {directory} holds late rows of an earlier run",
-            detail="Late rows are files by number of batch: those of this run would overwrite them.",
-            hint=f"Give another late_to, or remove {directory.absolute()} if those rows are not needed.",
+            f"stage {stage}: {directory} holds {kind} rows of an earlier run",
+            detail=f"{kind.capitalize()} rows are files by number of batch: those of this run would overwrite them.",
+            hint=f"Remove {directory.absolute()} if those rows are not needed, or give another "
+            f"{'late_to' if kind == 'late' else 'directory'}.",
         )
 
 

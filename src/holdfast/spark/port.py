@@ -35,10 +35,12 @@ from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import to_micros
 from holdfast.model.reasons import HandOverReason
 from holdfast.runtime.net.transport import Caller
+from holdfast.spark.ahead import JUMP_US, WatermarkWatch
+from holdfast.spark.aside import AsideFiles
+from holdfast.spark.bad import told_of
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import StageFenced, StageHandOver, Stopped
-from holdfast.spark.late import LateRows
 
 #: How many times a driver that was fenced in the middle opens again.
 TRIES = 5
@@ -85,12 +87,9 @@ class Door:
         self.target = target
         self.port = target.stage.id
         self.hand_over = _opened(target)
-        directories = [Path(target.directory) / "late" / self.port]
-        if target.stage.late_to:
-            directories.append(Path(target.stage.late_to) / self.port)
-        self.late = [LateRows(d, self.hand_over.epoch) for d in directories]
-        for late in self.late:
-            late.recover(self.hand_over.last)
+        self.aside = AsideFiles(Path(target.directory), target.stage, self.hand_over.epoch)
+        self.aside.recover(self.hand_over.last)
+        self.watch = WatermarkWatch(self.port, JUMP_US, _say)
         self.collector = Collector(target.plan, target.stage, _NO_GROUPS_IN_SPARK)
 
     def take(self, writer: str, spark_batch: int, table: pa.Table) -> bool:
@@ -100,22 +99,24 @@ class Door:
         if is_done(self.port, last, writer, spark_batch):
             return False
         batch = last.batch + 1 if last else 0
-        made = self.collector.split(table, to_micros(hand_over.watermark), lambda: table)
-        late_rows = made.late.num_rows if made.late is not None else 0
-        if made.late is not None:
-            for late in self.late:
-                late.write(batch, made.late)
+        watermark_us = to_micros(hand_over.watermark)
+        made = self.collector.split(table, watermark_us, lambda: table)
+        self.aside.write(batch, made.late, made.bad, last)
         with _limited(hand_over, self.target.wait_s):
-            hand_over.run(
+            commit = hand_over.run(
                 made.parts,
                 spark_batch=spark_batch,
                 plan=json.dumps({"writer": writer}),
                 max_us=made.max_us,
-                late=late_rows,
+                late=made.late_rows,
+                bad=made.bad_rows,
             )
-        if late_rows:
-            for late in self.late:
-                late.settle(batch, hand_over.epoch)
+        if made.late is not None or made.bad is not None:
+            self.aside.settle(batch)
+        if made.bad is not None:
+            told = told_of(made.bad)
+            _say("bad", what=f"{told['rows']} rows of batch {batch} were set aside", detail=told["reason"])
+        self.watch.look(watermark_us, to_micros(commit.watermark))
         return True
 
     def finish(self) -> None:
@@ -136,7 +137,7 @@ _doors: dict[bytes, Door] = {}
 
 
 def write(target: Target, writer: str, spark_batch: int, table: pa.Table) -> bool:
-    """Hand a batch over, exactly once; false: it had been before. Returns when it counts and every holder has it."""
+    """Hand a batch over, exactly once; false: it had been before. Returns when it counts."""
     return _with_door(target, lambda door: door.take(writer, spark_batch, table))
 
 

@@ -17,6 +17,7 @@ from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
 from holdfast.pipeline.load import file_of_run
+from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import Say, StageHandOver
@@ -81,6 +82,7 @@ class Base:
         self.run = run_options(order)
         #: As whom the warm-up reads.
         self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
+        self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
         self.master: str = order.get("master") or "local[*]"
         self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
@@ -111,7 +113,9 @@ class Feeding:
         self.base = base
         local = base.master.startswith("local")
         self.collector = Collector(base.plan, base.stage, SPARK_ROWS_LOCAL if local else SPARK_ROWS_CLUSTER)
-        self.feeding = FeedingStage(base.plan, base.stage, base.directory, self.collector, base.say)
+        self.feeding = FeedingStage(
+            base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us
+        )
         self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
         self.ask_jvm = base.ask_jvm
 

@@ -46,6 +46,7 @@ def frames_of(
         "run": str(directory),
         "endpoints": json.dumps(run.endpoints),
         "secret_file": run.secret_file,
+        "deployment": run.deployment,
         "consumer": stage.id if epoch else guest,
         "epoch": str(epoch),
         "max_rows": str(ROWS_MAX),
@@ -104,5 +105,5 @@ class SinkStage:
 
 def run_options(order: dict[str, Any]) -> Run:
     """How to reach the nodes, from what a stage's process is told."""
-    wanted = {key: order.get(key) for key in ("endpoints", "secret_file", "tls")}
+    wanted = {key: order.get(key) for key in ("endpoints", "secret_file", "tls", "deployment")}
     return msgspec.convert({k: v for k, v in wanted.items() if v}, Run)

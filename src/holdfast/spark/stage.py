@@ -15,18 +15,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import check
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
-from holdfast.model.plan import FOREVER_US, NEVER_US, Plan, StagePlan, to_micros
+from holdfast.model.plan import Plan, StagePlan, to_micros
 from holdfast.pipeline.gaps import gaps_of
 from holdfast.spark import checkpoint
+from holdfast.spark.ahead import JUMP_US, WatermarkWatch, stamp
+from holdfast.spark.aside import AsideFiles
+from holdfast.spark.bad import told_of
 from holdfast.spark.collect import Batch, Collector
 from holdfast.spark.hand_over import Say, StageHandOver, Stopped
-from holdfast.spark.late import LateRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,20 +43,26 @@ LOOK_S_MAX = 1.0
 class FeedingStage:
     """A source stage or a stage between operators, in one life of its driver."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, directory: Path, collector: Collector, say: Say) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        stage: StagePlan,
+        directory: Path,
+        collector: Collector,
+        say: Say,
+        jump_us: int = JUMP_US,
+    ) -> None:
         self.plan = plan
         self.stage = stage
         self.directory = directory
         self.checkpoint = directory / "checkpoints" / stage.id
-        #: Of this stage alone: batches of another have the same numbers.
-        self.late_directories = [directory / "late" / stage.id]
-        if stage.late_to:
-            self.late_directories.append(Path(stage.late_to) / stage.id)
         self.collector = collector
         self.say = say
         self.query: StreamingQuery | None = None
         self.hand_over: StageHandOver | None = None
-        self.late: list[LateRows] = []
+        self.aside: AsideFiles | None = None
+        #: A stage between operators takes its watermark from them.
+        self.watch = WatermarkWatch(stage.id, jump_us, say) if stage.kind != "between" else None
         #: One batch at a time: Spark's or the stage's own.
         self._turn = threading.Lock()
         self._stopping = threading.Event()
@@ -75,9 +82,8 @@ class FeedingStage:
         check(self.hand_over is None, "a stage was started twice in one life of its driver", self.stage.id)
         self.hand_over = hand_over
         last = hand_over.open()
-        self.late = [LateRows(d, hand_over.epoch) for d in self.late_directories]
-        for late in self.late:
-            late.recover(last)
+        self.aside = AsideFiles(self.directory, self.stage, hand_over.epoch)
+        self.aside.recover(last)
         checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, last)
         if last is not None and last.watermark >= WATERMARK_MAX:
             return False
@@ -190,31 +196,35 @@ class FeedingStage:
 
     def _run_batch(self, frame: DataFrame, spark_batch: int) -> None:
         assert self.hand_over is not None
+        assert self.aside is not None
         last = self.hand_over.last
         if last is not None and last.offsets[0] >= spark_batch:
             return  # the ledger has it: it counts once
         began, moment = time.time(), time.perf_counter()
         batch = last.batch + 1 if last else 0
         watermark_us = to_micros(self.hand_over.watermark)
-        made = self.collector.collect(frame, watermark_us)
+        made = self.collector.collect(frame, watermark_us, self.aside.room(last))
         collected = time.perf_counter()
-        if made.late is not None:
-            for late in self.late:
-                late.write(batch, made.late)
+        self.aside.write(batch, made.late, made.bad, last)
         plan = checkpoint.plan_of(self.checkpoint, spark_batch)
         commit = self.hand_over.run(
             made.parts,
             spark_batch=spark_batch,
             plan=plan,
             max_us=made.max_us,
-            late=made.late.num_rows if made.late is not None else 0,
+            late=made.late_rows,
+            bad=made.bad_rows,
             watermark=_lowest(plan) if self.stage.kind == "between" else None,
             gap=self._gap(plan) if self.stage.kind == "between" else 0,
         )
+        if made.late is not None or made.bad is not None:
+            self.aside.settle(batch)
         if made.late is not None:
-            for late in self.late:
-                late.settle(batch, self.hand_over.epoch)
-            self.say("late", rows=made.late.num_rows, batch=batch)
+            self.say("late", rows=made.late_rows, batch=batch, total=commit.late_total)
+        if made.bad is not None:
+            self.say("bad", batch=batch, total=commit.bad_total, **told_of(made.bad))
+        if self.watch is not None:
+            self.watch.look(watermark_us, to_micros(commit.watermark))
         self._idle_since = time.monotonic()
         durations = {"collect": collected - moment, "handOver": time.perf_counter() - collected}
         self.say("batch", progress=self._progress(made, commit.batch, spark_batch, began, durations))
@@ -236,31 +246,21 @@ class FeedingStage:
             "id": checkpoint.query_id(self.plan.query, self.stage.id),
             "runId": str(query.runId) if query is not None else "",
             "name": self.stage.id,
-            "timestamp": _stamp(int(began * 1e6)),
+            "timestamp": stamp(int(began * 1e6)),
             "batchId": batch,
             "sparkBatchId": spark_batch,
             "batchDuration": round(1000 * total),
             "numInputRows": made.rows,
             "numOutputRows": made.sent,
-            "numLateRows": made.late.num_rows if made.late is not None else 0,
+            "numLateRows": made.late_rows,
+            "numBadRows": made.bad_rows,
             "numRowsWithoutTime": made.without_time,
             "groupedInSpark": made.in_spark,
             "processedRowsPerSecond": round(made.rows / total, 1) if total else 0.0,
             "durationMs": {k: round(1000 * v, 1) for k, v in {**durations, "triggerExecution": total}.items()},
-            "eventTime": {"max": _stamp(made.max_us), "watermark": _stamp(to_micros(self.hand_over.watermark))},
+            "eventTime": {"max": stamp(made.max_us), "watermark": stamp(to_micros(self.hand_over.watermark))},
             "stateOperators": [],
         }
-
-
-def _stamp(micros: int) -> str:
-    if micros <= NEVER_US // 2:
-        return ""
-    if micros >= FOREVER_US // 2:
-        return "forever"
-    try:
-        return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{micros} us"
 
 
 def _lowest(plan: str) -> int:

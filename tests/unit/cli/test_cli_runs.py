@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from support.nodes import free_ports
 from support.plans import layered_plan
 
 from holdfast.cli import cluster, control
@@ -25,11 +24,12 @@ from holdfast.cli.home import RunHome
 from holdfast.cli.main import main
 from holdfast.cli.run import RunOptions, start_run
 from holdfast.cli.runs import process_started, read_run
-from holdfast.cli.watch import cluster_status, nodes_table, percent, shards_of, status_view, unprotected
+from holdfast.cli.watch import cluster_status, gap_lines, nodes_table, percent, shards_of, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
-from holdfast.model.plan import Plan
-from holdfast.runtime.net.security import Security, make_secret
-from holdfast.runtime.net.transport import Server
+from holdfast.model.parts import GapFound
+from holdfast.model.plan import Plan, to_core
+from holdfast.pipeline.gaps import all_gaps
+from holdfast.runtime.net.security import make_secret
 
 
 def call(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -44,7 +44,7 @@ def a_run(home: Path, **changed: Any) -> Path:
     make_secret(home / "secret")
     described = {
         "pipeline": "p", "source": str(home / "mine.py"), "cwd": str(home), "endpoints": {"n0": "grpc://127.0.0.1:9"},
-        "secret_file": str(home / "secret"), "started": "2026-01-01T00:00:00+00:00",
+        "secret_file": str(home / "secret"), "started": "2026-01-01T00:00:00+00:00", "deployment": "p-1",
     }  # fmt: skip
     (home / "run.json").write_text(json.dumps({**described, **changed}))
     return home
@@ -56,30 +56,6 @@ def sleeper() -> Iterator[subprocess.Popen]:
     yield process
     process.kill()
     process.wait()
-
-
-@pytest.fixture
-def node() -> Iterator[Any]:
-    """A node that answers what it is told to."""
-    made: list[Server] = []
-
-    def one(home: Path, **actions: Any) -> dict[str, str]:
-        (port,) = free_ports(1)
-        make_secret(home / "secret")
-        security = Security.load(home / "secret")
-        given = {
-            name: answer if callable(answer) else lambda body, answer=answer: answer for name, answer in actions.items()
-        }
-        ignore = lambda *_: None  # noqa: E731
-        made.append(
-            Server("127.0.0.1", port, security, on_message=ignore, on_trouble=ignore, actions=given, fetch=ignore)
-        )
-        made[-1].open.set()
-        return {"n0": f"grpc://127.0.0.1:{port}"}
-
-    yield one
-    for server in made:
-        server.shutdown()
 
 
 # --- run --fresh
@@ -212,9 +188,9 @@ def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeyp
     for _ in range(2):  # what the first left is not in the way of the second
         with pytest.raises(HoldfastError, match="n0 did not start") as failed:
             start_run(file, RunOptions(nodes=1, directory=home, settings=('listen = "0.0.0.0"',)))
-        assert "without TLS" in failed.value.detail
+        assert "listens nowhere else" in failed.value.detail
         assert [p.name for p in home.iterdir()] == ["nodes"]
-        assert "without TLS" in (home / "nodes" / "n0" / "logs" / "node.log").read_text()
+        assert "listens nowhere else" in (home / "nodes" / "n0" / "logs" / "node.log").read_text()
 
 
 # --- status
@@ -241,6 +217,7 @@ def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     answer = {
         "name": "n0", "version": 4, "members": {"n0": 1}, "places": places, "draining": [], "coordinator": "n0#1",
         "shards": {"u0": shard},
+        "ledgers": {"s0": {"batch": 6, "late": 12, "bad": 3, "watermark_us": 96_432_000_000_000_000}},
     }  # fmt: skip
     a_run(tmp_path, endpoints=node(tmp_path, status=answer))
     status = cluster_status(read_run(tmp_path))
@@ -250,7 +227,25 @@ def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     lost = {"primary": None, "backup": None, "joining": None, "epoch": 3, "mode": "passive"}
     assert status["shards"]["u1"] == {**lost, "backup_load_percent": None}
     assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
-    assert status_view("p", status)
+    assert status["stages"]["s0"]["bad"] == 3
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(status_view("p", status))
+    text = shown.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "5025-10-23 02:40:00 │   12 │   3" in text
+    assert "the watermark of s0 is" in text
+    assert "ahead of the clock: rows before it are late" in text
+
+
+def test_status_shows_what_gaps_have_cost(tmp_path):
+    for number in range(5):
+        gap = GapFound(consumer="out", edge="u0.0", position=number, start=to_core(0), to=to_core(number * 10**6))
+        (tmp_path / gap.key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / gap.key).write_bytes(msgspec.json.encode(gap))
+    lines = gap_lines([msgspec.to_builtins(gap) for gap in all_gaps(tmp_path)])
+    assert lines[0] == "2 earlier gaps"
+    between = "1970-01-01 00:00:00 and 1970-01-01 00:00:04"
+    assert lines[-1] == f"out: windows of u0.0 between {between} may be missing (mode none)"
+    assert (len(lines), gap_lines([])) == (4, [])
 
 
 def test_status_shows_loads_in_percent_of_a_core():
@@ -364,9 +359,8 @@ def two_nodes(node, home: Path, running: Plan, sent: list[dict]) -> dict[str, st
         sent.append(body)
         return {"told": ["n0", "n1"]}
 
-    waits = node(home, ping={}, submit=take)["n0"]
-    runs = node(home, ping={}, submit=take, plan=msgspec.json.encode(running))["n0"]
-    return {"n0": waits, "n1": runs}
+    waits = node(home, ping={}, submit=take)
+    return waits | node(home, "n1", ping={}, submit=take, plan=msgspec.json.encode(running))
 
 
 def test_a_second_submit_sends_what_runs_already_to_nodes_that_still_wait(tmp_path, node, capsys, monkeypatch):
@@ -399,8 +393,7 @@ def test_a_submit_that_one_node_refuses_is_not_tried_on_the_next(tmp_path, node,
         raise ConfigError("n0 runs another pipeline")
 
     sent: list[dict] = []
-    refuses = node(tmp_path, ping={}, submit=refuse)["n0"]
-    endpoints = {"n0": refuses, "n1": node(tmp_path, ping={}, submit=sent.append)["n0"]}
+    endpoints = node(tmp_path, ping={}, submit=refuse) | node(tmp_path, "n1", ping={}, submit=sent.append)
     code, _, err = submit(capsys, monkeypatch, tmp_path, tmp_path / "run", endpoints)
     assert code == 1
     assert err.startswith("error: n0 runs another pipeline")

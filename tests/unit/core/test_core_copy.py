@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.core import ONE, SMALL, TWO, copy_of, feed, fill, images, place, run, take
 
-from holdfast.core.arriving import Pasting
+from holdfast.core.arriving import Arriving, Pasting
 from holdfast.core.copy import Copy
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
@@ -58,10 +58,17 @@ def test_without_room_nothing_is_consumed():
 
 
 def paste(made: Copy, messages: list[m.Message]) -> None:
-    head = messages[0]
-    made.hold(Pasting("a#1", head, [message.state for message in messages]))
+    made.hold(arrived(messages))
     while made.pasting is not None:
         made.paste_piece()
+
+
+def arrived(messages: list[m.Message]) -> Pasting:
+    arriving = Arriving("a#1", (1, 0, 1))
+    for message in messages:
+        assert arriving.capture() is None
+        arriving.add(message)
+    return Pasting("a#1", arriving.capture(), arriving.state())
 
 
 @pytest.mark.parametrize("method", ["delta", "whole"])
@@ -97,7 +104,7 @@ def test_a_paste_in_pieces_stands_nowhere_until_the_last_piece():
     fill(made, range(10))
     messages = take(guard)["b#1"]
     assert len(messages) == 3
-    image.hold(Pasting("a#1", messages[0], [x.state for x in messages]))
+    image.hold(arrived(messages))
     for _ in range(2):
         assert image.paste_piece() is None
         assert image.condition is Condition.HOLDING

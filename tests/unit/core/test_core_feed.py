@@ -5,6 +5,7 @@ from __future__ import annotations
 from support.core import CONFIG, ONE, place, record
 
 from holdfast.core.feed import Feed
+from holdfast.core.invariants import Invariants
 from holdfast.core.reader import Piece, Reader
 from holdfast.core.ready import TICK, Ready, Received
 from holdfast.model import messages as m
@@ -35,6 +36,22 @@ def bare(start: int, rows: int, watermark: int) -> Block:
     return Block(start, start + rows + 1, (), watermark)
 
 
+def test_a_reader_goes_on_from_a_batch_that_was_planned_further_than_it_has_followed():
+    """A sink that was started again runs what its earlier life had planned, and may commit it before it has heard of
+    all of it. What it commits is trimmed: asked for again, it would be taken for lost."""
+    made = reader()
+    made.step(TICK, 0)
+    made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(bare(0, 1, 1),))), 0)
+    ready = made.commit({"u0.0": 7}, 0)
+    assert [(x.at, x.ack) for _, x in ready.send] == [(7, 7)]
+    own = Invariants()
+    own.on_notes(ready.notes)
+    late = made.step(Received("a#1", m.Data(edge="u0.0", epoch=1, blocks=(bare(2, 4, 2), bare(7, 1, 3)))), 0)
+    own.on_notes(late.notes)
+    assert made.latest() == {"u0.0": 9}
+    assert [b.start for b in made.buffers["u0.0"]] == [7]
+
+
 def test_a_reader_follows_positions_without_rows_and_never_goes_back():
     made = reader()
     asked = [x for _, x in made.step(TICK, 0).send if isinstance(x, m.Subscribe)]
@@ -57,7 +74,7 @@ def test_a_reader_takes_nothing_from_a_producer_that_is_behind_what_it_has_heard
     assert ready.notes == [notes.Refused("r0", "u0.0", 2, 3)]
     made.step(Received("a#1", m.Trimmed(edge="u0.0", epoch=2, first=9)), 0)
     assert (made.latest(), made.lost) == ({"u0.0": 2}, {})
-    made.step(Received("n", m.Push(record=record(2, place(2, primary="b#1", backup=None, epoch=4)))), 0)
+    made.step(Received("n", m.Push(record=record(4, place(4, primary="b#1", backup=None, epoch=4)))), 0)
     made.step(Received("a#1", m.Data(edge="u0.0", epoch=3, blocks=(bare(2, 1, 5),))), 0)
     assert made.latest() == {"u0.0": 2}
 

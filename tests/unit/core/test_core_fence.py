@@ -13,7 +13,7 @@ from holdfast.core.node import Node
 from holdfast.core.ready import Ready, Received
 from holdfast.model import messages as m
 from holdfast.model import notes, parts
-from holdfast.model.block import shard_block
+from holdfast.model.block import Digest, shard_block
 from holdfast.model.config import Config
 from holdfast.model.found import Found
 from holdfast.model.message import FencedBy
@@ -23,10 +23,15 @@ from holdfast.model.topology import layered
 
 SHAPE = layered(stages=1, shards=1, tops=1, placed=True)
 NAMES = ("n0", "n1", "n2")
-COMMIT = parts.CommitRecord(query="query-0", batch=0, epoch=5, attempt=1, watermark=0, offsets=(0, 0))
+COMMIT = parts.CommitRecord(
+    query="query-0", batch=0, epoch=4, attempt=1, watermark=0, offsets=(0, 0),
+    digests={"s0>u0": Digest(0, 0)}, ends={"s0>u0": 2},
+)  # fmt: skip
 CAPTURE = m.Capture(
-    shard="u0", epoch=5, since=4, round=1, pieces=1, state=None, start={}, to={}, watermarks={}, outputs={}, handed={}
-)
+    shard="u0", epoch=5, since=4, round=1, pieces=1, state="some",
+    start={"s0>u0": 0}, to={"s0>u0": 0}, watermarks={"s0>u0": 0},
+    outputs=dict.fromkeys(("u0.0", "u0.dead"), parts.OutputPart(0, 0, 0, (), {})), handed={},
+)  # fmt: skip
 DELIVER = m.Deliver(stage="s0", epoch=5, batch=0, attempt=1, shards={"u0": 4}, parts={}, last=None)
 FETCH = m.Fetch(ticket=1, edge="v0.0", start=0, end=2, consumer="r0", epoch=5)
 SUBSCRIBE = m.Subscribe(edge="v0.0", consumer="r0", epoch=5, at=0, ack=0)
@@ -36,6 +41,7 @@ def record() -> Record:
     """Everything is at epoch 5, since version 4."""
     first = first_record(SHAPE, NAMES)
     places = {asset: replace(place, epoch=5, since=4) for asset, place in first.places.items()}
+    places["v0"] = replace(places["v0"], backup="n2#3")
     return replace(first, version=4, members={"n0": 1, "n1": 1, "n2": 3}, places=places)
 
 
@@ -46,6 +52,8 @@ def fence(own: int | None = None) -> Fence:
 #: A message that is not behind, the fence that it is of, and by which field it falls behind.
 FENCED = [
     (DELIVER, FencedBy.EPOCH, {"epoch": 4}),
+    (DELIVER, FencedBy.NOT_AHEAD, {"epoch": 6}),
+    (m.LedgerOpen(stage="s0", epoch=5, query="q"), FencedBy.NOT_AHEAD, {"epoch": 6}),
     (DELIVER, FencedBy.THESE_PLACES, {"shards": {"u0": 3}}),
     (DELIVER, FencedBy.THESE_PLACES, {"shards": {"u0": 5}}),
     (m.Seal(stage="s0", epoch=5, commit=COMMIT, shards={}), FencedBy.EPOCH, {"epoch": 4}),
@@ -130,12 +138,14 @@ def test_an_older_driver_and_one_that_knows_another_place_are_turned_away():
     made = node()
     for message, reason in (
         (replace(DELIVER, epoch=4), HandOverReason.EPOCH_OVER),
+        (replace(DELIVER, epoch=6), HandOverReason.PLACE_CHANGED),
         (replace(DELIVER, shards={"u0": 3}), HandOverReason.PLACE_CHANGED),
         (m.Seal(stage="s0", epoch=4, commit=COMMIT, shards={"u0": 4}), HandOverReason.EPOCH_OVER),
     ):
-        ready = hear(made, "s0@4", message)
+        driver = f"s0@{message.epoch}"
+        ready = hear(made, driver, message)
         assert notes.TurnedAway("s0", message.epoch, 0, "n1#1", reason) in ready.notes
-        assert [x.reason for to, x in ready.send if to == "s0@4" and isinstance(x, m.Refused)] == [reason]
+        assert [x.reason for to, x in ready.send if to == driver and isinstance(x, m.Refused)] == [reason]
     assert made.host.copies["u0"].inboxes["s0>u0"].held == {}
     ready = hear(made, "s0@5", DELIVER)
     assert [type(x) for to, x in ready.send if to == "s0@5"] == [m.Delivered]
@@ -144,13 +154,13 @@ def test_an_older_driver_and_one_that_knows_another_place_are_turned_away():
 def test_captures_rows_questions_and_subscriptions_of_fenced_ones_are_noted():
     made = node()
     said = [
-        (replace(CAPTURE, since=3), notes.StaleCapture("u0", "n1#1", 5, 3)),
+        (replace(CAPTURE, epoch=4), notes.StaleCapture("u0", "n1#1", 4, 4)),
         (m.Data(edge="u0.0", epoch=4, blocks=(shard_block(0, (), 1),)), notes.Refused("v0", "u0.0", 4, 5)),
         (replace(SUBSCRIBE, epoch=4), notes.Fenced("v0", "v0.0", "r0", 4, 5)),
         (replace(FETCH, epoch=4), notes.Unserved("n1#1", "v0.0", (0, 2), "r0", 4, FetchReason.FENCED)),
     ]
     for message, note in said:
-        assert note in hear(made, "old", message).notes
+        assert note in hear(made, "r0@4", message).notes
     assert made.host.copies["v0"].positions() == {"u0.0": 0}
     assert made.host.runners["v0"].outlet.taps == {}
 
@@ -166,7 +176,7 @@ def test_a_capture_that_waited_for_its_record_is_looked_at_again():
     """It came under a later place than the record's; by the time the record comes, that place is over, too."""
     made = node()
     hear(made, "n0#1", replace(CAPTURE, since=6))
-    assert "u0" in made.host.arriving
+    assert ("u0", "n0#1") in made.host.arriving
     before = record()
     places = {**before.places, "u0": replace(before.places["u0"], since=7)}
     ready = hear(made, "n0", m.Push(record=replace(before, version=7, places=places)))

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 from support.core import (
     CONFIG,
-    ONE,
     SMALL,
     copy_of,
     feed,
@@ -14,7 +13,6 @@ from support.core import (
     held,
     host,
     images,
-    op,
     paste_all,
     pasted,
     place,
@@ -215,7 +213,7 @@ def test_pieces_of_an_older_round_or_place_are_not_mixed_into_a_newer_one():
 def test_pieces_of_a_place_that_is_over_are_let_go():
     made = host("b#1", config=SMALL)
     receive(made, sent(keys=10, config=SMALL)[:2])
-    assert "u0" in made.arriving
+    assert ("u0", "a#1") in made.arriving
     made.on_record(record(2, place(2, backup="c#1")), 0, Ready())
     assert made.arriving == {}
 
@@ -322,38 +320,3 @@ def test_a_full_holder_turns_a_stage_away():
     deliver = m.Deliver(stage="s0", epoch=1, batch=1, attempt=1, shards={"u0": 1}, parts={}, last=None)
     hand.on_deliver("s0@1", deliver, 0, ready)
     assert ready.send[0][1].reason == "full"
-
-
-def test_spill_is_said_until_nothing_is_left_of_it_and_by_images_too():
-    config = Config(queue_memory_max=2)
-    made = Host("a#1", ONE, config, op)
-    made.on_record(record(1, place(joining="c#1")), 0, Ready())
-    for i in range(4):
-        feed(made.copies["u0"], "s0>u0", 2 * i, [], 10 * i + 10, i)
-    ready = Ready()
-    runner = made.runners["u0"]
-    runner.pump(0, ready)
-    queue = made.copies["u0"].outputs[0]
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
-    image, ready = Host("c#1", ONE, config, op), Ready()
-    image.on_record(record(1, place(joining="c#1")), 0, ready)
-    for message in take(runner.guards[0])["c#1"]:
-        image.on_capture("a#1", message, 0, ready)
-    paste_all(image, ready)
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(0, 2)]
-    ready = Ready()
-    image.on_record(record(2, place(2)), 0, ready)
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 0)]
-    ready = Ready()
-    ask = m.Subscribe(edge="u0.0", consumer="r0", epoch=1, at=4, ack=4)
-    made.on_subscribe("r0", ask, 0, ready)
-    made.on_subscribe("r0", ask, 0, ready)
-    assert [(e.trimmed, e.to) for e in ready.apply] == [(4, 2)]
-    assert queue.spilled == 0
-
-
-def test_a_copy_that_comes_later_knows_that_the_disk_is_full():
-    made = host("c#1", place())
-    made.on_disk(True)
-    made.on_record(record(2, place(2, joining="c#1")), 0, Ready())
-    assert made.copies["u0"].outputs[0].disk_full

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from support.core import CONFIG, SMALL, answer, copy_of, fill, held, host, images, pasted, place, receive, take
+from msgspec.structs import replace
+from support.core import CONFIG, ONE, SMALL, answer, copy_of, fill, held, host, images, pasted, place, receive, take
 
 from holdfast.core.copy import Copy
 from holdfast.core.protect import Images, Pace
@@ -411,3 +412,28 @@ def test_one_limit_is_for_all_shards_of_a_node():
     take(guards[0])
     assert not guards[1].due(899 * MS, frozen=False)
     assert guards[1].due(900 * MS, frozen=False)
+
+
+# --- output
+
+
+def test_output_comes_to_a_new_image_in_parts_and_completes_it():
+    small = replace(ONE, block_rows_max=3)
+    made = copy_of(small)
+    fill(made, range(8))
+    fill(made, [9], 1, time=11, watermark=10)  # closes eight windows: blocks of three, three and two rows
+    queue = made.outputs[0]
+    assert [len(block.rows) for block in queue.blocks] == [0, 3, 3, 2]
+    assert [block.watermark for block in queue.blocks] == [0, 0, 0, 10]
+    guard = images(made, place(backup=None, joining="c#1"))
+    other = host("c#1", place(backup=None, joining="c#1"))
+    standing = []
+    while guard.scans:
+        messages = take(guard)["c#1"]
+        assert all(sum(map(len, message.cargo)) <= 4 for message in messages)
+        assert heads({"c#1": messages})["c#1"].rising
+        answer(guard, "c#1", receive(other, messages))
+        standing.append(other.copies["u0"].outputs[0].next)
+    assert standing == [1, 5, 9, 12]
+    assert guard.made == {"c#1": None}
+    assert list(other.copies["u0"].outputs[0].blocks) == list(queue.blocks)

@@ -33,7 +33,13 @@ def sealed(start: int, end: int, batch: int) -> n.Sealed:
     return n.Sealed("u0", "s0>u0", "n0#1", block(start, end, batch))
 
 
+def aside(start: int, end: int, epoch: int = 2) -> n.SetAside:
+    return n.SetAside("u0", epoch, block(start, end))
+
+
 BROKEN = [
+    ("set aside by a copy that is not primary", [RUNS, aside(0, 3, epoch=1)]),
+    ("dead letters went back", [RUNS, aside(0, 3), aside(2, 4)]),
     ("positions have a hole", [RUNS, emitted(0, 3), emitted(4, 6)]),
     ("positions have a hole", [accepted(0, 3), accepted(2, 4)]),
     ("rows from a fenced copy", [accepted(0, 3, epoch=2), accepted(3, 4, epoch=1)]),

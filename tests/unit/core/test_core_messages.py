@@ -28,7 +28,7 @@ from holdfast.sim.operators import Meter, WindowSum
 SHAPE = layered(stages=1, shards=2)
 MESSAGES = m.all_messages()
 #: What types of a field say that it names something of the pipeline.
-NAMING = {"Edge", "Asset", "Record"}
+NAMING = {"Edge", "Asset"}
 #: Positions and watermarks of edges in a capture: its shard has these edges, or the capture does not fit.
 STANDS_FOR = {"start", "to", "watermarks", "outputs", "handed"}
 #: What each fence reads of a message.
@@ -43,6 +43,7 @@ FENCED_FIELDS = {
     FencedBy.LIFE: {"life", "name"},
     FencedBy.MEMBER: set(),
     FencedBy.OWN: set(),
+    FencedBy.NOT_AHEAD: {"epoch", "stage"},
 }
 
 
@@ -129,20 +130,25 @@ def test_rows_and_state_travel_apart_from_all_the_rest():
 
 def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it_has():
     made = node()
-    assert made.hears(m.Data(edge="u0.0", epoch=1, blocks=()))
-    assert not made.hears(m.Data(edge="nowhere.0", epoch=1, blocks=()))
-    assert not made.hears(m.Trimmed(edge="u0.0", epoch=1, first=3))
-    assert made.hears(m.LedgerOpen(stage="s0", epoch=1, query="q"))
-    assert not made.hears(m.LedgerOpen(stage="r0", epoch=1, query="q"))
-    assert not made.hears(m.Push(record=NO_RECORD))
-    assert made.hears(m.Pasted(shard="u0", epoch=1, round=1))
-    assert made.hears(m.StageDown(stage="s0", epoch=1))
-    assert not made.hears(m.StageDown(stage="u0", epoch=1))
-    assert not made.hears(m.Joined(asset="elsewhere", since=1, seat="n1#1"))
-    assert made.hears(m.Joined(asset="s0.ledger", since=1, seat="n1"))
-    assert made.hears(m.Loads(running={"u0": 1, "s0": 1}, images={"u1": 1}))
-    assert not made.hears(m.Loads(running={"elsewhere": 1}, images={}))
-    assert not made.hears(m.Loads(running={}, images={"s0": 1}))
+    made.start(0)
+
+    def is_heard(message: m.Message, source: str = "n1#1") -> bool:
+        return not made.gate.objection(source, message)
+
+    assert is_heard(m.Data(edge="u1.0", epoch=1, blocks=()))
+    assert not is_heard(m.Data(edge="nowhere.0", epoch=1, blocks=()))
+    assert not is_heard(m.Trimmed(edge="u1.0", epoch=1, first=3))
+    assert is_heard(m.LedgerOpen(stage="s0", epoch=1, query="q"), "s0@1")
+    assert not is_heard(m.LedgerOpen(stage="r0", epoch=1, query="q"), "r0@1")
+    assert not is_heard(m.Push(record=NO_RECORD))
+    assert is_heard(m.Pasted(shard="u0", epoch=1, round=1))
+    assert is_heard(m.StageDown(stage="s0", epoch=1), "n0#1")
+    assert not is_heard(m.StageDown(stage="u0", epoch=1), "n0#1")
+    assert not is_heard(m.Joined(asset="elsewhere", since=1, seat="n1#1"))
+    assert is_heard(m.Joined(asset="s0.ledger", since=1, seat="n1"))
+    assert is_heard(m.Loads(running={"u0": 1, "s0": 1}, images={"u1": 1}))
+    assert not is_heard(m.Loads(running={"elsewhere": 1}, images={}))
+    assert not is_heard(m.Loads(running={}, images={"s0": 1}))
 
 
 def test_a_node_without_a_record_takes_only_what_leads_to_one_and_tells_tasks_to_go_elsewhere():

@@ -9,7 +9,7 @@ from support.core import CONFIG, SMALL, copy_of, fill, images, op, take
 
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
-from holdfast.core.ready import TICK, ChildDied, DiskFull, Idle, Ready, Received, StartStage, StopStage
+from holdfast.core.ready import TICK, ChildDied, Done, Idle, Ready, Received, StartStage, StopStage
 from holdfast.model import messages as m
 from holdfast.model.config import MS, Config
 from holdfast.model.found import Ballot, Found
@@ -115,10 +115,10 @@ def test_a_dead_child_is_reported_until_the_record_has_a_new_epoch():
     made.step(Received("n1#1", m.Beat(term=1, version=1, commit=1)), 10 * MS)
     ready = made.step(ChildDied("s0", 1), 20 * MS)
     assert ("n1", m.StageDown(stage="s0", epoch=1)) in ready.send
-    assert made.step(DiskFull(True), 30 * MS).send == []
+    assert made.step(Done(ticket=7, ok=True), 30 * MS).send == []
     again = made.step(TICK, 130 * MS)
     assert ("n1", m.StageDown(stage="s0", epoch=1)) in again.send
-    moved = made.record.places | {"s0": Place(primary="n1#1", epoch=2, since=2)}
+    moved = made.record.places | {"s0": Place(primary="n1#1", epoch=2, since=2, is_stage=True)}
     record = Record(version=2, term=1, members=made.record.members, places=moved)
     ready = made.step(Received("n1#1", m.Push(record=record)), 140 * MS)
     assert ready.apply == [StopStage(stage="s0", epoch=1)]

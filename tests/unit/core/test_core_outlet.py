@@ -7,7 +7,6 @@ from support.core import CONFIG, ONE, feed, host, op, place, record
 
 from holdfast.core.host import Host
 from holdfast.core.ready import Left, Ready
-from holdfast.errors import InvariantError
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.topology import ReaderSpec, Topology, layered
@@ -87,11 +86,13 @@ def pair_host() -> Host:
     return made
 
 
-def test_a_shards_position_inside_a_block_is_still_a_bug_of_ours():
-    made = pair_host()
+def test_a_shards_position_inside_a_block_gets_nothing_and_ends_nobody():
+    made, ready = pair_host(), Ready()
     made.copies["u0"].outputs[0].append(((1, 2, 3),), 4)
-    with pytest.raises(InvariantError, match="points into a block"):
-        made.on_subscribe("a#1", m.Subscribe(edge="u0.0", consumer="v0", epoch=1, at=1, ack=1), 0, Ready())
+    made.on_subscribe("a#1", m.Subscribe(edge="u0.0", consumer="v0", epoch=1, at=1, ack=1), 0, ready)
+    assert ready.send == []
+    assert [type(note) for note in ready.notes] == [notes.Barred]
+    assert made.copies["u0"].outputs[0].trimmed == 0
 
 
 def test_a_shard_that_asks_for_what_it_has_acknowledged_is_told_where_the_edge_begins():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import InvariantError
+from holdfast.errors import WrongMessageError
 from holdfast.logs.inbox import Inbox
 from holdfast.model.block import Digest, digest_of
 from holdfast.model.parts import CommitRecord
@@ -69,15 +69,15 @@ def test_a_batch_that_is_sealed_twice_counts_once():
 )
 def test_only_the_try_and_the_rows_that_were_committed_are_sealed(wrong):
     box = holding(attempt=2)
-    with pytest.raises(InvariantError, match="not held here"):
+    with pytest.raises(WrongMessageError, match="not held here"):
         box.seal(wrong)
-    with pytest.raises(InvariantError, match="a batch is missing"):
+    with pytest.raises(WrongMessageError, match="a batch is missing"):
         box.seal(commit(1))
 
 
 def test_a_batch_that_would_end_elsewhere_than_its_commit_says_is_not_sealed():
     box = holding()
-    with pytest.raises(InvariantError, match="ends elsewhere"):
+    with pytest.raises(WrongMessageError, match="ends elsewhere"):
         box.seal(replace(commit(0), ends={"s>u": 4}))
 
 

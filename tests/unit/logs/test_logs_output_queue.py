@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvariantError
 from holdfast.logs.output_queue import OutputQueue
-from holdfast.model.block import shard_block
+from holdfast.model.block import Block, shard_block
 
 ROWS = ((1, 2, 3),)
 
@@ -41,30 +41,101 @@ def test_a_consumer_ahead_of_a_restored_queue_lets_blocks_go_as_they_are_made():
     assert (q.trimmed, len(q.blocks)) == (2, 0)
 
 
+def spill(q: OutputQueue, ticket: int = 1) -> tuple[Block, ...]:
+    """What a disk does at once that takes everything."""
+    blocks = q.to_spill()
+    if blocks:
+        q.write(ticket, blocks)
+        q.wrote(blocks, tuple(b.rows for b in blocks))
+    return blocks
+
+
 def test_a_full_queue_spills_before_it_refuses():
     q = queue(("a",), memory=4, spill=4)
     for mark in range(4):
         assert q.has_room()
         q.append(ROWS, mark)
+        spill(q)
     assert not q.has_room()
     assert (q.in_memory, q.spilled) == (4, 4)
     q.ack("a", 2)
     assert q.has_room()
 
 
-def test_a_full_disk_leaves_only_memory():
+def test_what_is_being_written_is_in_memory_until_it_is_written():
     q = queue(("a",), memory=4, spill=100)
-    q.disk_full = True
-    q.append(ROWS, 1)
-    q.append(ROWS, 2)
-    assert (q.has_room(), q.spilled) == (False, 0)
+    for mark in range(4):
+        q.append(ROWS, mark)
+    blocks = q.to_spill()
+    q.write(1, blocks)
+    assert (q.in_memory, q.spilled, q.to_spill()) == (8, 0, ())
+    assert not q.has_room()  # as much again as fits waits for the disk
+    q.wrote(blocks, ("first", "second"))
+    assert (q.in_memory, q.spilled, q.has_room()) == (4, 4, True)
+    assert [b.rows for b in q.blocks] == ["first", "second", ROWS, ROWS]
+
+
+def test_a_disk_that_takes_nothing_leaves_as_much_again_as_memory_holds():
+    q = queue(("a",), memory=4, spill=100)
+    for mark in range(4):
+        assert q.has_room()
+        q.append(ROWS, mark)
+    assert (q.has_room(), q.spilled, q.in_memory) == (False, 0, 8)
 
 
 def test_no_more_than_the_limit_is_spilled():
     q = queue(("a",), memory=1, spill=2)
     for mark in range(5):
         q.append(ROWS, mark)
+        spill(q)
     assert q.spilled == 2
+
+
+def test_one_write_is_no_larger_than_what_memory_holds_but_for_one_block():
+    q = queue(("a",), memory=4, spill=100)
+    for mark in range(9):
+        q.append(ROWS, mark)
+    assert [b.start for b in q.to_spill()] == [0, 2]
+    q = queue(("a",), memory=1, spill=100)
+    q.append(ROWS * 7, 1)
+    q.append(ROWS, 2)
+    assert [b.start for b in q.to_spill()] == [0]
+
+
+def test_what_is_trimmed_while_it_is_written_stays_trimmed():
+    q = queue(("a",), memory=2, spill=100)
+    made = [q.append(ROWS, mark) for mark in range(4)]
+    blocks = q.to_spill()
+    q.write(1, blocks)
+    q.ack("a", made[0].end)
+    q.wrote(blocks, ("first",) * len(blocks))
+    assert (q.trimmed, q.spilled, q.in_memory) == (2, 0, 6)
+    q.ack("a", made[2].end)
+    assert (q.trimmed, q.spilled, q.in_memory) == (6, 0, 2)
+
+
+def test_files_may_go_as_far_as_is_trimmed_and_each_time_it_is_said_once():
+    q = queue(("a",), memory=2, spill=100)
+    made = [q.append(ROWS, mark) for mark in range(5)]
+    assert q.unfiled() == 0
+    blocks = spill(q)
+    assert (blocks[-1].end, q.unfiled()) == (2, 0)
+    q.ack("a", made[0].end)
+    assert (q.unfiled(), q.unfiled()) == (2, 0)
+    q.ack("a", made[1].end)
+    assert q.unfiled() == 0  # no file has anything of it
+
+
+def test_an_image_that_begins_anew_has_nothing_on_disk_and_lets_its_files_go():
+    q, other = queue(("a",), memory=2), queue(("a",), memory=2)
+    for mark in range(4):
+        q.append(ROWS, mark)
+    spill(q)
+    q.write(7, q.to_spill())
+    other.append(ROWS, 1)
+    q.paste(other.part(0), whole=True)
+    assert (q.spilled, q.in_memory, q.writing) == (0, 2, 0)
+    assert (q.unfiled(), q.unfiled()) == (4, 0)
 
 
 def test_reading_starts_at_a_block_and_gives_at_least_one_or_says_that_none_starts_there():
@@ -249,6 +320,7 @@ def test_an_image_stands_where_its_primary_stands_after_any_history(history):
         elif isinstance(step, int):
             if q.has_room():
                 q.append(ROWS * step, q.next)
+            spill(q)
         else:
             q.ack(*step)
         assert q.trimmed <= min(*q.acks.values(), q.next) or not q.blocks

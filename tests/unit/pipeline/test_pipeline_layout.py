@@ -217,6 +217,14 @@ def test_a_source_says_when_and_how_late():
         p.read("in/", event_time="ts", watermark="1 s")
 
 
+@pytest.mark.parametrize("most", [-1, 2.5, True, "10"])
+def test_a_source_says_how_many_rows_may_be_bad(most):
+    with refused("read: bad_rows_max must be a whole number, 0 or more"):
+        hf.Pipeline("p").read(lambda spark: None, event_time="ts", watermark="1 s", bad_rows_max=most)
+    with refused("port packets: future_max is not a duration"):
+        hf.Pipeline("p").port("packets", schema="ts timestamp", event_time="ts", watermark="1 s", future_max=5)
+
+
 def test_a_window_is_a_multiple_of_its_step():
     stream = source(hf.Pipeline("p"))
     with refused("not a multiple of its step") as error:

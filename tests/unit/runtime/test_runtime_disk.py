@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from holdfast.core.ready import Spill
-from holdfast.errors import DamagedJournalError, PeerError, StateError
+from holdfast.core.ready import Done, DropSpill, Spill
+from holdfast.errors import DamagedJournalError, StateError
 from holdfast.model.block import Block, Digest, shard_block
 from holdfast.model.found import Ballot, ledger_entry, vote_entry
 from holdfast.model.parts import CommitRecord, LedgerPage
@@ -86,6 +88,7 @@ def test_a_torn_tail_is_cut_off_wherever_it_was_torn(tmp_path: Path):
     whole = path.read_bytes()
     for size in range(good, len(whole)):
         path.write_bytes(whole[:size])
+        (tmp_path / "lives").unlink(missing_ok=True)  # as the process had left it, which died before it came to that
         again = Journal(path)
         assert again.content == dict(ITEMS[:2])
         again.write([("life", 9)])
@@ -204,7 +207,10 @@ def test_the_end_of_a_journal_that_a_disk_has_lost_is_no_torn_write(tmp_path: Pa
     path.write_bytes(raw[: len(raw) - frame - lost] + bytes(lost) + raw[len(raw) - frame :])
     with pytest.raises(DamagedJournalError):
         Journal(path)
-    path.write_bytes(raw[: len(raw) - frame] + bytes(frame))  # of this nobody can tell
+    path.write_bytes(raw[: len(raw) - frame] + bytes(frame))  # of this the journal alone cannot tell
+    with pytest.raises(DamagedJournalError, match="life 28, lives of life 29"):
+        Journal(path)
+    (tmp_path / "lives").unlink()
     assert Journal(path).content == {"life": 28}
 
 
@@ -251,23 +257,55 @@ def blocks(count: int, rows: int = 500) -> list[Block]:
     return made
 
 
-def spill(store: SpillStore, **said: Any) -> None:
-    store.want(Spill(**said))
-    store.write()
+class SpillingStore:
+    """A spill store, and what it says of every write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.said: list[Done] = []
+        self.store = SpillStore(path, self.said.append)
+        self.ticket = 0
+
+    def want(self, made: list[Block], edge: str = "u0.0") -> None:
+        self.ticket += 1
+        self.store.want(Spill(ticket=self.ticket, edge=edge, blocks=tuple(made)))
+
+    def drop(self, to: int, edge: str = "u0.0") -> None:
+        self.store.want(DropSpill(edge=edge, to=to))
+
+    def spill(self, made: list[Block]) -> Done:
+        self.want(made)
+        self.store.work()
+        return self.said[-1]
+
+    def files(self) -> list[Path]:
+        return list(self.path.iterdir())
+
+
+def tables(kept: Iterable[Any]) -> list[pa.Table]:
+    return [rows.table() for rows in kept]
 
 
 def test_spilled_rows_leave_memory_and_come_back(tmp_path: Path):
     made = blocks(4)
-    before = [b.rows.table() for b in made]
-    store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
-    spill(store, edge="u0.0", trimmed=0, to=made[2].end)
-    assert [b.rows.spilled for b in made] == [True, True, True, False]
-    assert [b.rows.table() for b in made] == before
-    assert store.bytes > 0
-    spill(store, edge="u0.0", trimmed=made[2].end, to=made[2].end)
-    assert store.bytes == 0
-    assert list((tmp_path / "spill").iterdir()) == []
-    assert made[0].rows.table() == before[0]  # somebody still has it open
+    before = tables(b.rows for b in made)
+    spilling = SpillingStore(tmp_path / "spill")
+    done = spilling.spill(made[:3])
+    assert (done.ticket, done.ok, done.why) == (1, True, "")
+    assert [rows.nbytes for rows in done.kept] == [0, 0, 0]
+    assert tables(done.kept) == before[:3]
+    assert tables(b.rows for b in made) == before  # who has them in memory keeps them
+    assert spilling.store.bytes > 0
+    spilling.drop(made[2].end)
+    spilling.store.work()
+    assert (spilling.store.bytes, spilling.files()) == (0, [])
+    assert tables(done.kept) == before[:3]  # somebody still has it open
+
+
+def test_blocks_without_rows_are_spilled_like_any_other(tmp_path: Path):
+    made = blocks(1)
+    done = SpillingStore(tmp_path / "spill").spill([shard_block(0, (), 1), *made])
+    assert (done.ok, done.kept[0], done.kept[1].table()) == (True, (), made[0].rows.table())
 
 
 def test_spilled_rows_are_read_to_their_end_though_the_kernel_gives_them_in_pieces(
@@ -276,100 +314,104 @@ def test_spilled_rows_are_read_to_their_end_though_the_kernel_gives_them_in_piec
     """Linux reads less than 2 GiB at once: a window of twelve million wide rows, read back by one call, was damaged."""
     (block,) = blocks(1)
     before = block.rows.table()
-    store = SpillStore(tmp_path / "spill", lambda edge, to: [block], lambda full, text: None)
-    spill(store, edge="u0.0", trimmed=0, to=block.end)
+    (kept,) = SpillingStore(tmp_path / "spill").spill([block]).kept
     whole, wholev = os.pread, os.preadv
     monkeypatch.setattr(os, "pread", lambda file, length, at: whole(file, min(length, 1_000), at))
     monkeypatch.setattr(os, "preadv", lambda file, views, at: wholev(file, [views[0][:1_000]], at))
-    assert block.rows.table() == before
+    assert kept.table() == before
 
 
 def test_many_small_spills_need_few_open_files(tmp_path: Path):
     """Each step of a shard that waits for its sink spills a block: a file for each would soon be one too many."""
     made = blocks(200, rows=10)
-    before = [b.rows.table() for b in made]
-    store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
+    spilling = SpillingStore(tmp_path / "spill")
     opened = len(os.listdir("/proc/self/fd"))
     for block in made:
-        spill(store, edge="u0.0", trimmed=0, to=block.end)
+        spilling.spill([block])
     assert len(os.listdir("/proc/self/fd")) - opened < 5
-    assert all(b.rows.spilled for b in made)
-    assert [b.rows.table() for b in made] == before
+    assert [done.ticket for done in spilling.said] == list(range(1, 201))
+    assert tables(rows for done in spilling.said for rows in done.kept) == tables(b.rows for b in made)
 
 
-def test_a_slow_disk_gets_one_write_per_edge_however_much_was_said_meanwhile(tmp_path: Path):
+def test_a_slow_disk_gets_one_write_per_edge_however_often_it_was_asked_meanwhile(tmp_path: Path):
     made = {edge: blocks(100, rows=10) for edge in ("u0.0", "u0.1")}
-    asked: list[tuple[str, int]] = []
-
-    def find(edge: str, to: int) -> list[Block]:
-        asked.append((edge, to))
-        return [b for b in made[edge] if b.end <= to]
-
-    store = SpillStore(tmp_path / "spill", find, lambda full, text: None)
+    spilling = SpillingStore(tmp_path / "spill")
     for first, second in zip(*made.values(), strict=True):
-        store.want(Spill(edge="u0.0", trimmed=0, to=first.end))
-        store.want(Spill(edge="u0.1", trimmed=0, to=second.end))
-    store.write()
-    assert asked == [(edge, made[edge][-1].end) for edge in made]
-    assert all(b.rows.spilled for edge in made for b in made[edge])
-    store.write()
-    assert len(asked) == 2
+        spilling.want([first], "u0.0")
+        spilling.want([second], "u0.1")
+    spilling.store.work()
+    assert [done.ticket for done in spilling.said] == [199, 200]
 
 
 def test_files_of_a_copy_that_went_go_even_if_the_next_one_spills_before_they_could(tmp_path: Path):
     made = blocks(4)
-    store = SpillStore(tmp_path / "spill", lambda edge, to: [b for b in made if b.end <= to], lambda full, text: None)
-    spill(store, edge="u0.0", trimmed=0, to=made[3].end)
-    before = store.bytes
-    store.want(Spill(edge="u0.0", trimmed=made[3].end, to=0))
-    made = blocks(2)
-    store.want(Spill(edge="u0.0", trimmed=0, to=made[0].end))
-    store.write()
-    assert [b.rows.spilled for b in made] == [True, False]
-    assert 0 < store.bytes < before
-    assert len(list((tmp_path / "spill").iterdir())) == 1
+    spilling = SpillingStore(tmp_path / "spill")
+    spilling.spill(made)
+    before = spilling.store.bytes
+    spilling.drop(made[3].end)
+    spilling.want(blocks(1))
+    spilling.store.work()
+    assert 0 < spilling.store.bytes < before
+    assert len(spilling.files()) == 1
 
 
-def test_what_the_loop_was_too_busy_to_be_asked_for_is_written_later(tmp_path: Path):
-    made = blocks(2)
-    busy = True
-
-    def find(edge: str, to: int) -> list[Block]:
-        if busy:
-            raise PeerError("busy")
-        return [b for b in made if b.end <= to]
-
-    store = SpillStore(tmp_path / "spill", find, lambda full, text: None)
-    store.want(Spill(edge="u0.0", trimmed=0, to=made[-1].end))
-    with pytest.raises(PeerError):
-        store.write()
-    busy = False
-    store.write()
-    assert all(b.rows.spilled for b in made)
-
-
-def test_a_full_disk_is_reported_and_tried_again_and_no_row_is_lost(tiny: Path):
+def test_a_full_disk_refuses_says_why_and_takes_the_same_rows_later(tiny: Path):
     made = blocks(40)
-    before = [b.rows.table() for b in made]
-    said: list[tuple[bool, str]] = []
-    store = SpillStore(tiny / "spill", lambda e, to: [b for b in made if b.end <= to], lambda *news: said.append(news))
-    spill(store, edge="u0.0", trimmed=0, to=made[5].end)
-    assert said == []
-    spill(store, edge="u0.0", trimmed=0, to=made[-1].end)
-    assert [full for full, _ in said] == [True]
-    assert "No space left" in said[0][1]
-    assert [b.rows.table() for b in made] == before
-    store.write()
-    assert len(said) == 1
+    before = tables(b.rows for b in made)
+    spilling = SpillingStore(tiny / "spill")
+    first = spilling.spill(made[:6])
+    held = spilling.store.bytes
+    refused = spilling.spill(made[6:])
+    assert (first.ok, refused.ok, refused.kept) == (True, False, ())
+    assert "No space left" in refused.why
+    assert spilling.store.bytes == held  # the file is as it was
+    assert tables(first.kept) == before[:6]
+    assert not spilling.spill(made[6:]).ok
     subprocess.run(["mount", "-o", "remount,size=4m", tiny], check=True)
-    store.write()
-    assert [full for full, _ in said] == [True, False]
-    assert all(b.rows.spilled for b in made)
-    assert [b.rows.table() for b in made] == before
+    again = spilling.spill(made[6:])
+    assert again.ok
+    assert tables((*first.kept, *again.kept)) == before
+
+
+def test_a_directory_that_vanished_loses_nothing_and_is_made_again(tmp_path: Path):
+    made = blocks(4)
+    before = tables(b.rows for b in made)
+    spilling = SpillingStore(tmp_path / "spill")
+    first = spilling.spill(made[:2])
+    shutil.rmtree(tmp_path / "spill")
+    assert tables(first.kept) == before[:2]
+    second = spilling.spill(made[2:3])  # into the file that nobody sees any more
+    spilling.drop(made[2].end)
+    third = spilling.spill(made[3:])
+    assert (second.ok, third.ok) == (True, True)
+    assert len(spilling.files()) == 1
+    assert tables((*first.kept, *second.kept, *third.kept)) == before
+
+
+def test_a_directory_that_cannot_be_written_refuses(tmp_path: Path):
+    spilling = SpillingStore(tmp_path / "spill")
+    shutil.rmtree(tmp_path / "spill")
+    (tmp_path / "spill").write_text("in the way")
+    done = spilling.spill(blocks(1))
+    assert (done.ok, done.kept) == (False, ())
+    assert "File exists" in done.why
+
+
+def test_whatever_goes_wrong_with_a_write_is_an_answer(tmp_path: Path):
+    class Damaged(ArrowRows):
+        def to_ipc(self) -> pa.Buffer:
+            raise pa.ArrowInvalid("damaged")
+
+    spilling = SpillingStore(tmp_path / "spill")
+    made = blocks(1)[0]
+    done = spilling.spill([msgspec.structs.replace(made, rows=Damaged(made.rows.batches))])
+    assert (done.ticket, done.ok) == (1, False)
+    assert "damaged" in done.why
+    assert spilling.spill([made]).ok
 
 
 def test_files_of_an_earlier_life_are_removed(tmp_path: Path):
     (tmp_path / "spill").mkdir()
     (tmp_path / "spill" / "old.arrows").write_text("x")
-    SpillStore(tmp_path / "spill", lambda edge, to: [], lambda full, text: None)
+    SpillingStore(tmp_path / "spill")
     assert list((tmp_path / "spill").iterdir()) == []

@@ -66,6 +66,21 @@ def test_what_repeats_is_counted(tmp_path: Path):
     assert [e["event"] for e in log.since(1)] == ["damaged"]
 
 
+def test_what_strangers_cause_is_limited_and_the_rest_is_counted(tmp_path: Path, monkeypatch):
+    log = a_log(tmp_path)
+    for i in range(1_000):
+        log.trouble("turned-away", f"stranger-{i}", "wrong secret")
+    for _ in range(3):
+        log.trouble("refused", "n1", "wrong secret")  # another kind has lines of its own
+    lines = [line["event"] for line in on_disk(log)]
+    assert lines == ["turned-away"] * events.TROUBLES_MAX + ["refused"]
+    monkeypatch.setattr(events, "MINUTE_S", 0.0)
+    log.write("stopped", "It stops.")
+    told = on_disk(log)[-2:]
+    assert [line["event"] for line in told] == ["left-out", "stopped"]
+    assert (told[0]["kind"], told[0]["left_out"]) == ("turned-away", 1_000 - events.TROUBLES_MAX)
+
+
 def test_events_go_to_a_second_place_if_wanted(tmp_path: Path):
     out = io.StringIO()
     log = EventLog(tmp_path / "events.jsonl", "n0", out)

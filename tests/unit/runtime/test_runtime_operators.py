@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pyarrow as pa
@@ -10,8 +11,8 @@ from support.plans import ROWS, layered_plan
 from support.source import rows
 
 from holdfast.core.copy import Copy
-from holdfast.core.roles import Condition
-from holdfast.errors import InputError, InvariantError
+from holdfast.core.roles import Change, Condition
+from holdfast.errors import InputError
 from holdfast.model.block import WATERMARK_MAX, batch_block
 from holdfast.model.config import Config
 from holdfast.model.ids import shard_id
@@ -21,6 +22,7 @@ from holdfast.operators import END, START, StateCapture, StateConfig
 from holdfast.operators.build import build
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
+from holdfast.runtime.node.letters import first_reason
 from holdfast.runtime.node.operators import ShardOperator
 from holdfast.runtime.node.warm import warm
 
@@ -152,7 +154,7 @@ def test_a_slice_that_is_missing_stops_the_paste_and_a_new_first_one_begins_it_a
     feed(primary, 0, 2_000, to_core(0))
     pieces = primary.delta(4_096)
     image.paste(pieces[0])
-    with pytest.raises(InvariantError, match="a slice of a delta is missing"):
+    with pytest.raises(InputError, match="a slice of a delta is missing"):
         image.paste(pieces[2])
     for piece in pieces:
         image.paste(piece)
@@ -191,15 +193,62 @@ def test_a_batch_with_another_schema_stops_its_shard_and_nothing_else():
     assert copy.step() is None
 
 
-def test_an_overflow_leaves_a_state_that_is_not_captured():
+def batch_of(times: list[int], keys: list[int], values: list[int]) -> ArrowRows:
+    given = [pa.array(times, pa.int64()).view(ROWS.field("ts").type), pa.array(keys), pa.array(values)]
+    return ArrowRows([pa.record_batch(given, schema=ROWS)])
+
+
+def letters(op: ShardOperator) -> list[tuple[str, dict]]:
+    table = op.aside.table() if len(op.aside) else pa.table({"what": [], "row": []})
+    return [(r["what"], json.loads(r["row"])) for r in table.to_pylist()]
+
+
+def test_a_sum_that_does_not_fit_is_set_aside_with_its_reason_and_the_others_come_out():
     op = make()
-    huge = pa.record_batch(
-        [pa.array([0, 1], pa.int64()).view(ROWS.field("ts").type), pa.array([1, 1]), pa.array([2**62, 2**62])],
-        schema=ROWS,
-    )
-    with pytest.raises(Exception, match="does not fit"):
-        op.step("s0>u0", ArrowRows([huge]), WATERMARK_MAX)
-    assert op.torn
+    out = op.step("s0>u0", batch_of([0, 1, 2], [1, 1, 2], [2**62, 2**62, 7]), WATERMARK_MAX)[0].table()
+    assert out["key"].to_pylist() == [2]
+    assert [(what, row["key"], row["n"]) for what, row in letters(op)] == [("result", 1, 2)]
+    assert "total does not fit bigint" in first_reason(op.aside)
+    assert (op.torn, op.figures.rows_aside) == (False, 1)
+    assert not len(op.step("s0>u0", (), WATERMARK_MAX)[0])
+    assert op.aside == ()
+
+
+def test_a_hidden_window_is_not_set_aside_either():
+    op = make()
+    op.hide(to_core(50_000))
+    op.step("s0>u0", batch_of([0, 1], [1, 1], [2**62, 2**62]), WATERMARK_MAX)
+    assert op.aside == ()
+
+
+def test_rows_that_an_operator_refuses_are_set_aside_one_by_one_and_the_rest_is_taken():
+    op, plain = make(), make()
+    beyond = 2**63 - 10
+    times, keys = list(range(100)), [i % 5 for i in range(100)]
+    op.step("s0>u0", batch_of([beyond if i in (3, 77, 78) else t for i, t in enumerate(times)], keys, times), 0)
+    assert [(what, row["value"]) for what, row in letters(op)] == [("input row", i) for i in (3, 77, 78)]
+    assert "out of range" in first_reason(op.aside)
+    assert not op.torn
+    good = [i for i in times if i not in (3, 77, 78)]
+    plain.step("s0>u0", batch_of(good, [keys[i] for i in good], good), 0)
+    ours, theirs = (each.step("s0>u0", (), WATERMARK_MAX)[0].table() for each in (op, plain))
+    assert ours.equals(theirs)
+
+
+def test_a_batch_without_room_leaves_the_state_and_waits():
+    plan = layered_plan()
+    spec = plan.topology.shard["u0"]
+    op = ShardOperator(spec, plan, StateConfig(page_bytes=4096, limit_bytes=24 * 4096))
+    copy = Copy(spec, plan.topology, op, Config(), based=True)
+    copy.promote(0)
+    keys = list(range(5_000))
+    copy.inboxes["s0>u0"].sealed.append(batch_block(0, batch_of([1] * 5_000, keys, keys), to_core(1), 0))
+    assert copy.step() is None
+    assert copy.condition is Condition.WAITING
+    assert (op.torn, len(op.op.state)) == (False, 0)
+    copy.change(Change.TRIES_AGAIN)
+    assert copy.step() is None
+    assert copy.condition is Condition.WAITING
 
 
 def test_a_state_that_tore_is_hollow_as_an_image():
@@ -211,6 +260,7 @@ def test_a_state_that_tore_is_hollow_as_an_image():
         [pa.array([0, 1], pa.int64()).view(ROWS.field("ts").type), pa.array([1, 1]), pa.array([2**62, 2**62])],
         schema=ROWS,
     )
+    copy.op.op.overflow = "error"  # as an operator that fails when windows close
     copy.inboxes["s0>u0"].sealed.append(batch_block(0, ArrowRows([huge]), WATERMARK_MAX, 0))
     assert copy.step() is None
     assert copy.condition is Condition.TORN

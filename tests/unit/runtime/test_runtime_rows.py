@@ -40,13 +40,12 @@ def test_empty_rows_keep_their_schema():
 def test_spilled_rows_come_back_when_looked_at():
     one = rows(1, 2, 3)
     raw = one.to_ipc().to_pybytes()
-    one.spill(lambda: raw)
-    assert one.spilled
-    assert one.nbytes == 0
-    assert len(one) == 3
-    assert one.table()["a"].to_pylist() == [1, 2, 3]
-    assert (one + rows(4)).table()["a"].to_pylist() == [1, 2, 3, 4]
-    assert one.spilled
+    spilled = one.on_disk(lambda: raw)
+    assert (spilled.nbytes, len(spilled), spilled.schema) == (0, 3, one.schema)
+    assert spilled.table()["a"].to_pylist() == [1, 2, 3]
+    assert (spilled + rows(4)).table()["a"].to_pylist() == [1, 2, 3, 4]
+    assert spilled.nbytes == 0
+    assert one.nbytes > 0
 
 
 def test_damaged_rows_are_an_input_error():
@@ -85,3 +84,10 @@ def test_no_key_means_one_shard_and_no_shard_is_an_error():
     assert [p.num_rows for p in cut(batch, (), 3)] == [2, 0, 0]
     with pytest.raises(ConfigError):
         cut(batch, ("a",), 0)
+
+
+def test_a_part_of_rows_is_those_rows_and_the_whole_is_the_same_object():
+    rows = ArrowRows([pa.record_batch({"a": [1, 2]}), pa.record_batch({"a": [3, 4, 5]})])
+    assert rows[1:4].table().to_pydict() == {"a": [2, 3, 4]}
+    assert rows[0:9] is rows
+    assert len(ArrowRows.from_ipc(rows[1:4].to_ipc())) == 3

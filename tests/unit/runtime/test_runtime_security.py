@@ -8,32 +8,79 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS, SECOND
+from holdfast.model.ids import Name
 from holdfast.runtime.config import duration_ns, load_config, make_config, size_bytes
-from holdfast.runtime.net.security import Security, TlsFiles, check_listen, make_secret, read_secret
+from holdfast.runtime.net.security import (
+    ADDRESS,
+    DEPLOYMENT,
+    GUEST,
+    KIND,
+    NODE,
+    TARGET,
+    TOKEN,
+    Security,
+    TlsFiles,
+    check_listen,
+    make_secret,
+    read_secret,
+)
 from holdfast.runtime.net.wire import PROTOCOL
 
 ENDPOINTS = {"n0": "grpc://127.0.0.1:7100", "n1": "grpc://127.0.0.1:7101"}
 
 
-def headers(security: Security, version: int = PROTOCOL) -> dict[str, list[str]]:
-    return {k.decode(): [v.decode()] for k, v in security.headers("s0@1", "guest", version)}
+SECRET = b"a secret of some length"
+MEMBERS = ("n0", "n1")
+
+
+def headers(
+    security: Security, address: str = "s0@1", kind: str = GUEST, target: str = "n0", version: int = PROTOCOL
+) -> dict[str, list[str]]:
+    return {k.decode(): [v.decode()] for k, v in security.headers(address, kind, Name(target), version)}
+
+
+def objection(ours: Security, given: dict[str, list[str]]) -> str:
+    return ours.objection(given, Name("n0"), MEMBERS)
 
 
 def test_only_the_same_secret_and_version_pass_and_the_refusal_says_what_to_do():
-    ours, other = Security(b"a secret of some length"), Security(b"another one of that length")
-    assert ours.objection(headers(ours)) == ""
-    assert "wrong secret" in ours.objection(headers(other))
-    assert "'s0@1'" in ours.objection(headers(other))
-    assert "unknown protocol version" in ours.objection(headers(ours, 99))
-    assert "wrong secret" in ours.objection({})
+    ours, other = Security(SECRET), Security(b"another one of that length")
+    assert objection(ours, headers(ours)) == ""
+    assert "wrong secret" in objection(ours, headers(other))
+    assert "'s0@1'" in objection(ours, headers(other))
+    assert "unknown protocol version" in objection(ours, headers(ours, version=99))
+    assert "'someone' speaks 'none'" in objection(ours, {})
 
 
-def test_the_secret_appears_nowhere():
+def test_a_token_is_of_one_deployment_one_caller_and_one_node():
+    ours = Security(SECRET, deployment="größe: a-1")
+    given = headers(ours, "n1#1", NODE)
+    assert objection(ours, given) == ""
+    assert all(value[0].isascii() for value in given.values())
+    for key, said in ((ADDRESS, "n0#1"), (KIND, GUEST), (TARGET, "n1"), (DEPLOYMENT, "a-2"), (TOKEN, "0" * 64)):
+        assert "wrong secret" in objection(ours, {**given, key: [said]}), key
+    for target in ("n1", "elsewhere"):
+        assert f"wrong endpoint: 'n1#1' wants to talk to {target!r}" in objection(
+            ours, headers(ours, "n1#1", NODE, target)
+        )
+    assert "unknown node: 'n7#1'" in objection(ours, headers(ours, "n7#1", NODE))
+
+
+def test_another_deployment_is_refused_and_both_are_named():
+    ours, theirs, nobody = (Security(SECRET, deployment=d) for d in ("a-1", "b-2", ""))
+    refused = objection(ours, headers(theirs, "n1#1", NODE))
+    assert refused.startswith("another deployment: 'n1#1' belongs to 'b-2', 'n0' to 'a-1'.")
+    assert objection(ours, headers(nobody)) == ""  # may ask for the plan: see transport
+    assert objection(nobody, headers(theirs)) == ""  # waits for a pipeline
+
+
+def test_the_secret_and_tokens_appear_nowhere():
     secret = b"0123456789abcdef-very-secret"
     security = Security(secret)
-    told = repr(security) + security.objection({}) + str(headers(security))
+    told = repr(security) + objection(security, {}) + str(headers(security))
     assert secret.decode() not in told
-    assert security._token not in repr(security) + security.objection(headers(Security(b"x" * 20)))
+    (token,) = headers(security)[TOKEN]
+    assert token not in repr(security) + objection(Security(b"x" * 20), headers(security))
 
 
 def test_a_secret_file_is_private_long_and_there(tmp_path: Path):

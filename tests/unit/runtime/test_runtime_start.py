@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from holdfast.errors import ConfigError
 from holdfast.runtime.client import local
 from holdfast.runtime.client.local import LocalNodes
 from holdfast.runtime.config import NodeConfig, load_cluster, make_config
+from holdfast.runtime.net.endpoints import check_endpoint, check_private, nobody_listens, socket_of
 from holdfast.runtime.net.security import make_secret
 from holdfast.runtime.node import metrics
 from holdfast.runtime.node.process import NodeProcess
@@ -61,13 +63,39 @@ def test_a_cluster_file_names_no_node_or_one(tmp_path):
 
 
 def ports_of(nodes: LocalNodes) -> list[int]:
-    return [int(e.rpartition(":")[2]) for e in nodes.endpoints.values()] + list(nodes.metrics.values())
+    nodes.stop()
+    return list(nodes.metrics.values())
+
+
+def test_nodes_of_one_machine_listen_where_nobody_else_can_go(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("long" * 25)))
+    (tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    nodes = LocalNodes(tmp_path, ["n0", "a-node-with-a-name"])
+    directory = Path(socket_of(nodes.endpoints["n0"])).parent
+    assert directory.stat().st_mode & 0o777 == 0o700
+    for name, endpoint in nodes.endpoints.items():
+        check_endpoint(endpoint, name)
+        check_private(socket_of(endpoint))
+        assert nobody_listens(endpoint)
+    directory.chmod(0o755)
+    with pytest.raises(ConfigError, match="can be entered by others"):
+        check_private(socket_of(nodes.endpoints["n0"]))
+    (directory / "n0.sock").touch()  # not ours
+    nodes.stop()
+    assert directory.exists()
+    (directory / "n0.sock").unlink()
+    nodes.stop()
+    assert not directory.exists()
+    for wrong in ("grpc+unix://here/n0.sock", "grpc+unix:///" + 107 * "x", "grpc+unix://"):
+        with pytest.raises(ConfigError, match="endpoint of 'n0'"):
+            check_endpoint(wrong, "n0")
 
 
 def test_no_connection_can_take_the_port_of_a_node_that_is_down(tmp_path):
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = ports_of(LocalNodes(tmp_path, [f"n{i}" for i in range(20)]))
-    assert len(set(ports)) == 40
+    assert len(set(ports)) == 20
     assert max(ports) < first
 
 
@@ -77,4 +105,11 @@ def test_ports_where_nothing_is_left_below_those_of_connections(tmp_path, monkey
     if told is not None:
         file.write_text(told)
     monkeypatch.setattr(local, "PORT_RANGE", file)
-    assert len(set(ports_of(LocalNodes(tmp_path, ["n0", "n1", "n2"])))) == 6
+    assert len(set(ports_of(LocalNodes(tmp_path, ["n0", "n1", "n2"])))) == 3
+
+
+def test_the_settings_know_the_sizes_of_pages_that_the_state_takes():
+    from holdfast.runtime import config
+    from holdfast.state import pages
+
+    assert (config.PAGE_BYTES_MIN, config.PAGE_BYTES_MAX) == (pages.PAGE_BYTES_MIN, pages.PAGE_BYTES_MAX)

@@ -9,13 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 
+import pyarrow.flight as flight
 import pytest
 from support.far import far
 
+from holdfast.errors import PeerError
 from holdfast.model import messages as m
+from holdfast.runtime.net import wire
 from holdfast.runtime.net.links import BULK, FAST, Link, Outgoing
-from holdfast.runtime.net.security import Security
-from holdfast.runtime.net.transport import GUEST, NODE, Caller, Guest, Server
+from holdfast.runtime.net.security import GUEST, NODE, Security
+from holdfast.runtime.net.transport import Caller, Guest, Server
 
 
 def quiet(what: str, peer: str, text: str) -> None:
@@ -58,7 +61,8 @@ def test_messages_keep_to_their_lanes_also_when_those_are_empty():
     assert heard[BULK] == []
 
 
-SECURITY = Security(b"a secret of at least sixteen")
+SECRET = b"a secret of at least sixteen"
+SECURITY = Security(SECRET, deployment="d-1")
 
 
 @pytest.fixture
@@ -66,9 +70,10 @@ def node():
     """A server that knows one action and notes what it hears."""
     heard: list[m.Message] = []
     server = Server(
-        "127.0.0.1",
-        0,
+        "grpc://127.0.0.1:0",
+        "n0",
         SECURITY,
+        members=("n0", "n1"),
         on_message=lambda source, target, message: heard.append(message),
         on_trouble=quiet,
         actions={"ping": lambda body: {"ok": True}},
@@ -85,7 +90,7 @@ def test_a_node_that_is_far_away_or_busy_is_reached(node):
     server, heard = node
     with far(server.port, connect_s=0.4) as endpoint:
         assert Caller("guest", {"n0": endpoint}, SECURITY).call("n0", "ping") == {"ok": True}
-        link = Link("n0", endpoint, "n1", NODE, SECURITY, lambda *_: None, quiet)
+        link = Link("n0", endpoint, "n1#1", NODE, SECURITY, lambda *_: None, quiet)
         try:
             link.send("n0", m.Pull(version=7))
             wait_for(lambda: heard, "the message")
@@ -132,6 +137,35 @@ def test_a_guest_that_comes_back_opens_both_lanes_anew(node):
     finally:
         link.close()
     assert heard == [m.Pull(version=7)]
+
+
+def test_who_names_no_deployment_may_ask_for_it_and_nothing_else(node):
+    server, _ = node
+    caller = Caller("guest", {"n0": f"grpc://127.0.0.1:{server.port}"}, Security(SECRET))
+    assert caller.call("n0", "ping") == {"ok": True}
+    with pytest.raises(PeerError, match="no deployment: 'guest'"):
+        caller.call("n0", "status")
+    with pytest.raises(PeerError, match="no deployment: 'guest'"):
+        caller.fetch("n0", m.Fetch(ticket=1, edge="u0.0", start=0, end=1, consumer="r0", epoch=1))
+    caller.close()
+    link = Link("n0", f"grpc://127.0.0.1:{server.port}", "r0@1", GUEST, Security(SECRET), lambda *_: None, quiet)
+    wait_for(lambda: "no deployment" in link.refused, "the refusal")
+    link.close()
+
+
+def test_a_stream_speaks_only_for_whoever_opened_it(node):
+    server, heard = node
+    troubles: list[str] = []
+    server._on_trouble = lambda what, peer, text: troubles.append(f"{what} {text}")
+    client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+    options = flight.FlightCallOptions(headers=SECURITY.headers("n1#1", NODE, "n0"))
+    writer, _ = client.do_exchange(flight.FlightDescriptor.for_command(FAST), options)
+    writer.write_metadata(wire.encode("n0#1", "n0", m.Pull(version=1)))
+    writer.write_metadata(wire.encode("n1#1", "n0", m.Pull(version=2)))
+    wait_for(lambda: heard, "the message")
+    assert heard == [m.Pull(version=2)]
+    assert [t for t in troubles if "a message from n1#1 says that it is from n0#1" in t]
+    client.close()
 
 
 def limits_ms_to(port: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import InputError
 from holdfast.model import messages as m
 from holdfast.model.block import Block, digest_of
-from holdfast.model.parts import HandedPart, HeldBatch, OutputPart
+from holdfast.model.parts import Cargo, HandedPart, HeldBatch, OutputPart
 from holdfast.model.record import Place, Record
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.rows import ArrowRows
@@ -54,13 +54,16 @@ def test_rows_of_blocks_and_captures_survive():
     capture = sent(
         m.Capture(
             shard="u0", epoch=1, since=1, round=1, pieces=1, scan=0, start={}, to={}, watermarks={}, state=None,
-            outputs={"u0.0": OutputPart(0, 4, 0, (block,), {})},
-            handed={"s0>u0": HandedPart(0, -1, (), (HeldBatch(0, 1, 1, some_rows(), digest_of(some_rows())),))},
+            outputs={"u0.0": OutputPart(0, 4, 0, (), {})}, handed={"s0>u0": HandedPart(0, -1, (), ())},
+            cargo=(Cargo("u0.0", (block,)),),
         )
     )  # fmt: skip
     assert isinstance(capture, m.Capture)
-    assert capture.outputs["u0.0"].blocks[0].rows.table() == some_rows().table()
-    assert capture.handed["s0>u0"].held[0].rows.table() == some_rows().table()
+    assert capture.cargo[0].blocks[0].rows.table() == some_rows().table()
+    held = HeldBatch(0, 1, 1, some_rows(), digest_of(some_rows()))
+    piece = sent(m.CapturePiece(shard="u0", epoch=1, since=1, round=1, index=1, cargo=(Cargo("s0>u0", (), (held,)),)))
+    assert isinstance(piece, m.CapturePiece)
+    assert piece.cargo[0].held[0].rows.table() == some_rows().table()
 
 
 def test_arrays_from_the_wire_are_aligned_so_that_no_kernel_is_compiled_again():

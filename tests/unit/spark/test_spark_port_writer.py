@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
+from support.collected import collector, operator, with_times
 
 from holdfast.core.ledger import Ledger
 from holdfast.core.node import Node
@@ -19,13 +22,15 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
 from holdfast.model.found import Found
 from holdfast.model.parts import CommitRecord
-from holdfast.model.plan import Plan, StagePlan
+from holdfast.model.plan import FOREVER_US, NEVER_US, Plan, StagePlan
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Place, first_record
 from holdfast.model.topology import ShardSpec, StageSpec, Topology, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
 from holdfast.spark import port
+from holdfast.spark.aside import TooManyBadRows, set_bad_rows_max
+from holdfast.spark.collect import Batch
 from holdfast.spark.connect import Run, Target
 from holdfast.spark.hand_over import StageFenced, Stopped
 
@@ -88,10 +93,12 @@ def test_whoever_opens_the_ledger_later_is_the_only_one_who_commits():
     new = port.next_epoch(ledger.page.fence)
     ledger.on_ledger_open("p@new", m.LedgerOpen(stage="p", epoch=new, query="q"), 0, Ready())
     ready = Ready()
-    ledger.on_ledger_write("p@old", m.LedgerWrite(stage="p", epoch=old, commit=commit(0, epoch=old)), 0, ready)
+    ledger.on_ledger_write("p@old", m.LedgerWrite(stage="p", epoch=old, since=1, commit=commit(0, epoch=old)), 0, ready)
     assert ready.send[0][1].reason == "stage epoch is over"  # pyright: ignore[reportAttributeAccessIssue]
     assert ledger.page.commit is None
-    ledger.on_ledger_write("p@new", m.LedgerWrite(stage="p", epoch=new, commit=commit(0, epoch=new)), 0, Ready())
+    ledger.on_ledger_write(
+        "p@new", m.LedgerWrite(stage="p", epoch=new, since=1, commit=commit(0, epoch=new)), 0, Ready()
+    )
     assert ledger.page.commit == commit(0, epoch=new)
 
 
@@ -183,6 +190,7 @@ class Driver:
         self.last = cluster.last = CommitRecord(
             query="q", batch=number, epoch=self.epoch, attempt=1, offsets=(spark_batch, spark_batch + 1),
             watermark=WATERMARK_MAX if final else 5, plan=plan,
+            bad_total=(cluster.last.bad_total if cluster.last else 0) + fields.get("bad", 0),
         )  # fmt: skip
         return self.last
 
@@ -198,7 +206,7 @@ def cluster(monkeypatch):
     made = StandInCluster()
     monkeypatch.setattr(port, "_opened", made.open)
     monkeypatch.setattr(port, "_doors", {})
-    batch = SimpleNamespace(parts={}, late=None, max_us=0)
+    batch = Batch(max_us=0)
     monkeypatch.setattr(port, "Collector", lambda *_: SimpleNamespace(split=lambda *_: batch))
     return made
 
@@ -217,6 +225,24 @@ def test_batches_of_a_query_share_one_driver(cluster, target):
     assert [port.write(target, "a", k, ROWS) for k in (0, 1, 1, 2)] == [True, True, False, True]
     assert cluster.opened == 1
     assert cluster.last.offsets == (2, 3)
+
+
+def test_rows_that_no_operator_can_hold_are_set_aside_and_too_many_of_them_refused(cluster, target, monkeypatch):
+    made = collector(operator())
+    monkeypatch.setattr(port, "Collector", lambda *_: made)
+    target = msgspec.structs.replace(target, stage=StagePlan(id="p", kind="port", bad_rows_max=2))
+    bad = Path(target.directory) / "bad" / "p"
+    assert port.write(target, "a", 0, with_times(FOREVER_US))
+    assert port.write(target, "a", 1, with_times())
+    assert [file.name for file in bad.iterdir()] == ["batch=0.parquet"]
+    assert cluster.last.bad_total == 1
+    with pytest.raises(TooManyBadRows, match="bad_rows_max=2"):
+        port.write(target, "a", 2, with_times(FOREVER_US, NEVER_US))
+    assert cluster.last.offsets == (1, 2)
+    set_bad_rows_max(Path(target.directory), "p", 3)
+    assert port.write(target, "a", 2, with_times(FOREVER_US, NEVER_US))
+    assert sorted(file.name for file in bad.iterdir()) == ["batch=0.parquet", "batch=2.parquet"]
+    assert cluster.last.bad_total == 3
 
 
 def test_a_sibling_of_the_same_query_does_no_harm(cluster, target):

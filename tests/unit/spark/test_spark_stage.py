@@ -11,6 +11,7 @@ from holdfast.errors import InvariantError
 from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import StagePlan
 from holdfast.spark import stage as module
+from holdfast.spark.aside import late_directories
 from holdfast.spark.hand_over import Stopped
 from holdfast.spark.stage import FeedingStage
 
@@ -133,6 +134,6 @@ def test_two_stages_may_record_late_rows_in_one_place(tmp_path):
     def directories(name: str) -> set:
         plan = StagePlan(id=name, kind="source", late_to=str(tmp_path / "late"))
         made = FeedingStage(SimpleNamespace(), plan, tmp_path / "run", None, print)  # pyright: ignore[reportArgumentType]
-        return set(made.late_directories)
+        return set(late_directories(made.directory, made.stage))
 
     assert len(directories("a") | directories("b")) == 4

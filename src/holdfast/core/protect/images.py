@@ -4,6 +4,8 @@ A target is the backup, and while one joins also the joining seat. Each has a co
 brought up by a *scan*: beside the delta of a round it gets one chunk, all records of a range of pages, of the same
 moment, and it takes of later deltas only what lies on pages that it has. With the last chunk the image is
 complete: it equals the state at that round. So a state of any size travels in frames of one size, while rounds go on.
+Output that no consumer has acknowledged travels likewise, a part of it with every round: an image is complete when it
+has all of both.
 
 Input is acknowledged when every *complete* image holds the round (`Held`), whoever of them is promoted next; the round
 is over, and the next may begin, when all have pasted it (`Pasted`). An image in the middle of its scan gates nothing:
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.arriving import cargo_of
 from holdfast.core.copy import Copy
 from holdfast.core.protect.pace import Pace
 from holdfast.core.ready import Ready
@@ -23,6 +26,7 @@ from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Seat
 from holdfast.model.messages import Capture, CapturePiece, Held, Joined, Message, Pasted, Unfit
+from holdfast.model.parts import OutputPart
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place
 
@@ -36,7 +40,7 @@ class Images:
     name = "images"
 
     __slots__ = (
-        "base", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "pace", "place",
+        "base", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace", "place",
         "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
     )  # fmt: skip
 
@@ -53,14 +57,17 @@ class Images:
         self.resends = 0
         #: Where the last round was taken: the next delta starts here.
         self.base = copy.positions()
-        self.output_base = {queue.edge: queue.next for queue in copy.outputs}
+        self.output_base = {queue.edge: queue.next for queue in copy.queues}
         #: Positions that every complete image holds. Never goes back while there is one.
         self.safe_at = copy.positions()
         #: Targets with a complete image (at the start: the backup, which stands where this copy stands).
         self.gates: dict[Seat, None] = {place.backup: None} if place.backup else {}
-        #: Targets that are being brought up, and the cursor of the next chunk; and where the chunk in flight leads.
+        #: Targets that are being brought up, and the cursor of the next chunk (-1: only output is missing); and where
+        #: the chunk in flight leads.
         self.scans: dict[Seat, int] = {}
         self.reached: dict[Seat, int] = {}
+        #: Where the output of such a target stands once it has pasted what was sent to it.
+        self.outputs: dict[Seat, dict[Edge, int]] = {}
         #: The round in flight, per target that has not pasted it; and who holds it.
         self.waiting: dict[Seat, tuple[Message, ...]] = {}
         self.held: dict[Seat, None] = {}
@@ -83,11 +90,11 @@ class Images:
             for seat in [s for s in kept if s not in targets or s == joining]:
                 del kept[seat]
         self.scans = {joining: 0} if joining else {}
-        self.reached = {}
+        self.reached, self.outputs = {}, {}
 
     def start_over(self) -> None:
         """The shard starts empty: no image continues it. While the record names one, nothing new is acknowledged."""
-        self.output_base = {queue.edge: queue.next for queue in self.copy.outputs}
+        self.output_base = {queue.edge: queue.next for queue in self.copy.queues}
         for seat in self.place.targets:
             self._start_over(seat)
 
@@ -125,7 +132,7 @@ class Images:
                 ready.notes.append(notes.Captured(copy.id, self.epoch, self.number, first, seat))
                 ready.send.extend((seat, message) for message in messages)
         self.base = copy.positions()
-        self.output_base = {queue.edge: queue.next for queue in copy.outputs}
+        self.output_base = {queue.edge: queue.next for queue in copy.queues}
         copy.consumed_since = 0
         if alone:
             self.safe_at = self.base
@@ -140,41 +147,63 @@ class Images:
 
     def _for(self, seat: Seat, delta: tuple[object, ...], now_ns: int) -> tuple[Message, ...]:
         """What one target gets of this round; nothing if its scan has not begun and may not yet."""
-        scan, done, state = self.scans.get(seat, -1), True, delta
         if seat in self.unfit:
             return ()
-        if scan == 0:
-            state = ()
-        if scan >= 0:
-            if self.pace.is_free(now_ns):
-                chunk, reached = self.copy.op.chunk(scan, self.config.chunk_bytes)
-                self.pace.spend(self.config.chunk_bytes, now_ns)
-                state = (*state, chunk)
-                self.reached[seat] = reached
-            elif scan == 0:
-                return ()
-            done = self.reached.get(seat, scan) < 0
-            if done:
-                self.gates[seat] = None
-        return self._messages(state, scan, done)
+        if seat not in self.scans:
+            return self._messages(delta, {q.edge: q.part(self.output_base[q.edge]) for q in self.copy.queues})
+        scan = reached = self.scans[seat]
+        state = () if scan == 0 else delta
+        if scan >= 0 and self.pace.is_free(now_ns):
+            chunk, reached = self.copy.op.chunk(scan, self.config.chunk_bytes)
+            self.pace.spend(self.config.chunk_bytes, now_ns)
+            state = (*state, chunk)
+        elif scan == 0:
+            return ()
+        self.reached[seat] = reached
+        outputs = self._next_outputs({} if scan == 0 else self.outputs[seat])
+        self.outputs[seat] = {edge: part.next for edge, part in outputs.items()}
+        done = reached < 0 and all(outputs[q.edge].next == q.next for q in self.copy.queues)
+        if done:
+            self.gates[seat] = None
+        return self._messages(state, outputs, scan, rising=True, done=done)
 
-    def _messages(self, state: tuple[object, ...], scan: int, done: bool) -> tuple[Message, ...]:
-        copy, first = self.copy, scan == 0
+    def _next_outputs(self, stand: dict[Edge, int]) -> dict[Edge, OutputPart]:
+        """A block more of output than was made since the last round: so every round brings the image closer."""
+        most = self.copy.block_rows_max
+        return {
+            q.edge: q.part(stand.get(q.edge, 0), most + q.next - self.output_base[q.edge]) for q in self.copy.queues
+        }
+
+    def _messages(
+        self,
+        state: tuple[object, ...],
+        outputs: dict[Edge, OutputPart],
+        scan: int = -1,
+        *,
+        rising: bool = False,
+        done: bool = True,
+    ) -> tuple[Message, ...]:
+        copy = self.copy
+        handed = {edge: inbox.part() for edge, inbox in copy.inboxes.items()} if scan == 0 else {}
+        first, *more = cargo_of(outputs, handed, copy.block_rows_max)
         key = {"shard": copy.id, "epoch": self.epoch, "since": self.place.since, "round": self.number}
         head = Capture(
             **key,
-            pieces=len(state),
+            pieces=len(state) + len(more),
             state=state[0],
             scan=scan,
+            rising=rising,
             done=done,
             start=self.base,
             to=copy.positions(),
             watermarks={i.edge: i.watermark for i in copy.inputs},
             gap=(copy.gap, copy.highest),
-            outputs={q.edge: q.part(0 if first else self.output_base[q.edge]) for q in copy.outputs},
-            handed={edge: inbox.part() for edge, inbox in copy.inboxes.items()} if first else {},
+            outputs={edge: msgspec.structs.replace(part, blocks=()) for edge, part in outputs.items()},
+            handed={edge: msgspec.structs.replace(part, sealed=(), held=()) for edge, part in handed.items()},
+            cargo=first,
         )
-        rest = (CapturePiece(**key, index=i, state=piece) for i, piece in enumerate(state[1:], 1))
+        rest = [CapturePiece(**key, index=i, state=piece) for i, piece in enumerate(state[1:], 1)]
+        rest += [CapturePiece(**key, index=i, cargo=load) for i, load in enumerate(more, len(state))]
         return (head, *rest)
 
     # --- answers
@@ -211,7 +240,7 @@ class Images:
         del self.waiting[seat]
         if seat in self.scans:
             self.scans[seat] = self.reached.pop(seat, self.scans[seat])
-            if self.scans[seat] < 0:
+            if seat in self.gates:  # that round completed it
                 del self.scans[seat]
                 self.made[seat] = None
         ready.idle = True  # the next round may be due
@@ -258,4 +287,4 @@ def _under(message: Message, since: int) -> Message:
 
 def _poke(head: Message) -> Message:
     """The same round without its state: whoever holds it says again how far it is."""
-    return msgspec.structs.replace(head, pieces=0, state=None, outputs={}, handed={})
+    return msgspec.structs.replace(head, pieces=0, state=None, outputs={}, handed={}, cargo=())

@@ -23,6 +23,7 @@ from typing import Any
 
 from holdfast.errors import DAMAGED, ConfigError, HoldfastError
 from holdfast.model.ids import Name
+from holdfast.runtime.net.endpoints import make_sockets, remove_socket
 from holdfast.runtime.net.security import Security, make_secret
 from holdfast.runtime.net.transport import Caller
 from holdfast.runtime.node import leash
@@ -73,12 +74,15 @@ class LocalNodes:
         directory: Path,
         names: list[str],
         *,
+        deployment: str = "",
         settings: dict[str, Any] | None = None,
         restart_s: float | None = 3.0,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.names = [Name(name) for name in names]
+        #: `Plan.query` of the plan in the directory; empty: there is none yet, the nodes wait for one.
+        self.deployment = deployment
         #: Further settings of every node.
         self.settings = settings or {}
         #: A node that died is started again after so long; None: it stays dead.
@@ -86,9 +90,9 @@ class LocalNodes:
         self.environment = {**os.environ, **(environment or {})}
         self.secret_file = self.directory / "secret"
         make_secret(self.secret_file)
-        ports = free_ports(2 * len(names))
-        self.endpoints = {name: f"grpc://127.0.0.1:{port}" for name, port in zip(self.names, ports, strict=False)}
-        self.metrics = dict(zip(names, ports[len(names) :], strict=True))
+        #: Sockets, not ports: nobody else on this machine can reach them.
+        self.endpoints = make_sockets(self.names)
+        self.metrics = dict(zip(names, free_ports(len(names)), strict=True))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         #: When each node was found dead.
         self.died: dict[str, float] = {}
@@ -100,7 +104,7 @@ class LocalNodes:
         self._watcher = threading.Thread(target=self._watch, name="watch-nodes", daemon=True)
 
     def caller(self) -> Caller:
-        return Caller("local", self.endpoints, Security.load(self.secret_file))
+        return Caller("local", self.endpoints, Security.load(self.secret_file, deployment=self.deployment))
 
     # --- starting
 
@@ -211,6 +215,8 @@ class LocalNodes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for endpoint in self.endpoints.values():
+            remove_socket(endpoint)
         self._ended.set()
 
 

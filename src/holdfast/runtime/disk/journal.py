@@ -8,6 +8,9 @@ nobody was told of it, and it is cut off at the next start. If one does, it had 
 and lives may be gone that others know of, so the node refuses to start and leaves the file alone. (Damage to the very
 last frame, and to nothing else, looks like a torn one.)
 
+Beside it lies `lives`, the number of the last life that was written to the journal. A journal that is gone, or that
+knows of fewer lives, has lost what was safe in it, however whole it looks.
+
 When the file has grown, the living entries are written to a new one, which then takes its name. If the disk takes no
 more, the node says so and waits: it must not speak of what it has not written, and the others take over from a node
 that is silent.
@@ -26,7 +29,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import DamagedJournalError, StateError
+from holdfast.errors import ConfigError, DamagedJournalError, StateError
 from holdfast.model.found import VALUES, kind_of
 
 #: Mark, length of the body, CRC of that length and the body.
@@ -68,10 +71,22 @@ class Journal:
         self.content: dict[str, object] = {}
         self._compact_from = COMPACT_BYTES
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_whole(path, _MAGIC)
-        self._size = self._read()
-        self._file = os.open(path, os.O_RDWR)
+        self._lives = path.with_name("lives")
+        lives = self._read_lives()
+        try:
+            if not path.exists() and not lives:
+                write_whole(path, _MAGIC)
+            self._size = self._read()
+            self._file = os.open(path, os.O_RDWR)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise self._lost(
+                f"{path}: {error.strerror}; {self._lives.name} says that it has lived {lives} times"
+            ) from None
+        except PermissionError as error:
+            raise ConfigError("this node's journal cannot be read", detail=str(error)) from None
+        known = self.content.get("life", 0)
+        if isinstance(known, int) and known < lives:
+            raise self._lost(f"{path} knows of life {known}, {self._lives.name} of life {lives}")
         os.ftruncate(self._file, self._size)  # a torn tail
         os.fsync(self._file)
         _sync_directory(path.parent)
@@ -88,12 +103,35 @@ class Journal:
             )
         at = len(_MAGIC)
         while (body := _body(raw, at)) is not None:
-            for item in _items.decode(body):
-                key, value = self._decode(item)
-                self.content[key] = value
+            try:
+                items = [self._decode(item) for item in _items.decode(body)]
+            except msgspec.MsgspecError as error:
+                raise self._lost(f"{self.path}: at byte {at} there are other things than entries ({error})") from None
+            self.content.update(items)
             at += _HEAD.size + len(body)
         self._check_tail(raw, at)
         return at
+
+    def _read_lives(self) -> int:
+        try:
+            return int(self._lives.read_bytes())
+        except (
+            FileNotFoundError,
+            ValueError,
+        ):  # a first start; or what is left of it says nothing, and is written again
+            return 0
+        except OSError as error:
+            hint = "Check the disk. It holds the number of the node's last life."
+            raise ConfigError(f"{self._lives} cannot be read", detail=str(error), hint=hint) from None
+
+    def _lost(self, detail: str) -> DamagedJournalError:
+        return DamagedJournalError(
+            "this node has lost its journal, or a part of it, and must not go on under its name",
+            detail=f"{detail}. Votes, lives or commits are lost, and whoever acts without them could undo what was "
+            "decided.",
+            hint="The other nodes go on without it. Check the disk, and start a node with a new name and an empty "
+            "directory in its place.",
+        )
 
     def _check_tail(self, raw: bytes, at: int) -> None:
         """What was being written when the node died has nothing after it."""
@@ -131,6 +169,9 @@ class Journal:
         self.content.update(items)
         while not self._append(raw):
             time.sleep(RETRY_S)
+        for key, value in items:
+            while key == "life" and not self._note_life(value):
+                time.sleep(RETRY_S)
         if self._size > self._compact_from:
             self._compact()
 
@@ -146,6 +187,15 @@ class Journal:
             )
             return False
         self._size += len(raw)
+        return True
+
+    def _note_life(self, life: object) -> bool:
+        """After the journal has it, and before anybody hears of it."""
+        try:
+            write_whole(self._lives, str(life).encode())
+        except OSError as error:
+            self._on_full(f"{self._lives} cannot be written: {error.strerror}. The node waits and says nothing.")
+            return False
         return True
 
     def _compact(self) -> None:

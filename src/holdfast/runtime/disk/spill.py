@@ -1,9 +1,13 @@
-"""Output that nobody has fetched yet goes to disk: the bytes behind the core's arithmetic of queues.
+"""Output that nobody has fetched yet goes to disk: the files behind the core's effects `Spill` and `DropSpill`.
 
-The core says how far an edge counts as spilled; this writes the rows of those blocks into a segment file and lets go
-of the memory. A segment is deleted when everything in it was trimmed; whoever still reads from it keeps it open.
-A full disk is reported to the core, which then makes shards wait before memory runs out, and tried again until it
-takes the rows.
+A thread of its own writes the rows of some blocks into a segment file, syncs, and says so (`Done`), with rows that come
+back from there when somebody looks at them; the core then lets go of those in memory. What cannot be written is
+refused, with the reason, and the file is as it was; whether and when it is tried again is the core's business. A
+segment is deleted when everything in it was trimmed. It is kept open until nobody reads from it any more, so rows come
+back also if somebody else deletes the file.
+
+What waits to be written is bounded: one write of each edge. A second one takes the place of the first, which the core
+has given up.
 """
 
 from __future__ import annotations
@@ -16,26 +20,25 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.core.ready import Spill
+from holdfast.core.ready import Done, DropSpill, Spill
 from holdfast.errors import check
-from holdfast.model.block import Block
+from holdfast.model.block import Rows
 from holdfast.model.ids import Edge
 from holdfast.runtime.net.rows import ArrowRows
 
 #: A segment is appended to until it is so large: each one costs an open file.
 SEGMENT_BYTES = 64 << 20
 
-#: Blocks of an edge that count as spilled and whose rows are in memory.
-Find = Callable[[Edge, int], list[Block]]
-
 
 class Segment:
     """One file with the rows of some blocks. It goes away with its last reader."""
 
-    def __init__(self, path: Path, end: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.end = end
+        #: Position of the edge at which it ends.
+        self.end = 0
         self.bytes = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def append(self, raw: pa.Buffer) -> tuple[int, int]:
@@ -66,23 +69,20 @@ class Segment:
         return raw
 
     def __del__(self) -> None:
-        os.close(self._handle)
+        if hasattr(self, "_handle"):
+            os.close(self._handle)
 
 
 class SpillStore:
-    """The spill files of one node."""
+    """The spill files of one node. `answer` takes the end of every write, and must not wait."""
 
-    def __init__(self, directory: Path, find: Find, on_full: Callable[[bool, str], None]) -> None:
+    def __init__(self, directory: Path, answer: Callable[[Done], None]) -> None:
         self.directory = directory
-        self._find = find
-        self._on_full = on_full
+        self._answer = answer
         self._segments: dict[Edge, list[Segment]] = {}
-        self.full = False
-        #: The latest that the core said of each edge: on a slow disk many a step must not mean as many writes.
-        self._wanted: dict[Edge, Spill] = {}
+        #: What the core wants, in its order.
+        self._wanted: list[Spill | DropSpill] = []
         self._news = threading.Condition()
-        #: What could not be written yet.
-        self._open: dict[Edge, Spill] = {}
         self._number = 0
         shutil.rmtree(directory, ignore_errors=True)  # of an earlier life: its queues are gone
         directory.mkdir(parents=True, exist_ok=True)
@@ -91,71 +91,78 @@ class SpillStore:
     def bytes(self) -> int:
         return sum(s.bytes for segments in list(self._segments.values()) for s in segments)
 
-    def want(self, effect: Spill) -> None:
-        """What the core says; whoever calls `write` does it. Never waits for the disk."""
+    def want(self, effect: Spill | DropSpill) -> None:
+        """What the core says; whoever calls `work` does it. Never waits for the disk."""
         with self._news:
-            before = self._wanted.get(effect.edge)
-            if before is not None:  # a copy that goes is trimmed to its end, and the next one may begin before that
-                effect = Spill(edge=effect.edge, trimmed=max(before.trimmed, effect.trimmed), to=effect.to)
-            self._wanted[effect.edge] = effect
+            if isinstance(effect, Spill):
+                self._wanted = [e for e in self._wanted if e.edge != effect.edge or isinstance(e, DropSpill)]
+            elif self._wanted and isinstance(last := self._wanted[-1], DropSpill) and last.edge == effect.edge:
+                del self._wanted[-1]  # nothing was to be written between them
+                effect = DropSpill(edge=effect.edge, to=max(last.to, effect.to))
+            self._wanted.append(effect)
             self._news.notify()
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is something new to write."""
+        """Until there is something to do."""
         with self._news:
             self._news.wait_for(lambda: self._wanted, timeout_s)
 
-    def write(self) -> None:
-        """Write what is wanted and what was not taken before. Tells when the disk is full, and when no longer."""
+    def work(self) -> None:
+        """Do what is wanted, in order."""
+        while (effect := self._next()) is not None:
+            if isinstance(effect, DropSpill):
+                self._drop(effect.edge, effect.to)
+            else:
+                self._answer(self._spill(effect))
+
+    def _next(self) -> Spill | DropSpill | None:
         with self._news:
-            wanted, self._wanted = self._wanted, {}
-        self._open.update(wanted)  # all of them before anything can fail
-        for edge, effect in wanted.items():
-            self._trim(edge, effect.trimmed)
+            return self._wanted.pop(0) if self._wanted else None
+
+    def _spill(self, effect: Spill) -> Done:
+        """Whatever goes wrong is an answer: the core waits for one."""
         try:
-            for edge, effect in list(self._open.items()):
-                self._write(edge, effect.to)
-                del self._open[edge]
+            return Done(ticket=effect.ticket, ok=True, kept=self._write(effect))
         except OSError as error:
-            self._say(True, f"Output cannot be spilled to {self.directory}: {error.strerror}.")
-            return
-        self._say(False, f"Output can be spilled to {self.directory} again.")
+            why = f"{self.directory}: {error.strerror or error}."
+        except Exception as error:
+            why = f"{self.directory}: {error!r}."
+        return Done(ticket=effect.ticket, ok=False, why=why)
 
-    def _say(self, full: bool, text: str) -> None:
-        if full != self.full:
-            self.full = full
-            self._on_full(full, text)
-
-    def _write(self, edge: Edge, to: int) -> None:
-        blocks = [b for b in self._find(edge, to) if isinstance(b.rows, ArrowRows) and not b.rows.spilled]
-        if not blocks:
-            return
-        segments = self._segments.setdefault(edge, [])
+    def _write(self, effect: Spill) -> tuple[Rows, ...]:
+        segments = self._segments.setdefault(effect.edge, [])
         segment = segments[-1] if segments and segments[-1].bytes < SEGMENT_BYTES else None
         fresh = segment is None
         if segment is None:
             self._number += 1
-            segment = Segment(self.directory / f"{self._number:08d}.arrows", 0)
+            segment = Segment(self.directory / f"{self._number:08d}.arrows")
         before = segment.bytes
         try:
-            places = [segment.append(block.rows.to_ipc()) for block in blocks]
+            kept = tuple(_append(segment, block.rows) for block in effect.blocks)
             segment.sync()
-        except OSError:
+        except BaseException:
             segment.cut(before)
             if fresh:
                 segment.path.unlink(missing_ok=True)
             raise
-        segment.end = max(segment.end, blocks[-1].end)
-        for block, (at, length) in zip(blocks, places, strict=True):
-            block.rows.spill(lambda at=at, length=length: segment.read(at, length))
+        segment.end = max(segment.end, effect.blocks[-1].end)
         if fresh:
             segments.append(segment)
+        return kept
 
-    def _trim(self, edge: Edge, trimmed: int) -> None:
+    def _drop(self, edge: Edge, to: int) -> None:
         kept = []
         for segment in self._segments.get(edge, ()):
-            if segment.end <= trimmed:
+            if segment.end <= to:
                 segment.path.unlink(missing_ok=True)
             else:
                 kept.append(segment)
         self._segments[edge] = kept
+
+
+def _append(segment: Segment, rows: Rows) -> Rows:
+    """Put rows into a segment; what stands for them then. An empty tuple needs no place."""
+    if not isinstance(rows, ArrowRows):
+        return rows
+    at, length = segment.append(rows.to_ipc())
+    return rows.on_disk(lambda: segment.read(at, length))

@@ -11,26 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
-import socket
 import threading
-import time
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import HoldfastError, InputError
 from holdfast.model import messages as m
-from holdfast.model.ids import Address, Name
+from holdfast.model.ids import Address, Name, name_of
 from holdfast.runtime.net import wire
+from holdfast.runtime.net.endpoints import nobody_listens
 from holdfast.runtime.net.security import Security
 
 QUEUE_MAX = 4_096
 BACKOFF_MIN_S, BACKOFF_MAX_S, REFUSED_S = 0.05, 0.5, 2.0
 #: Closing a link waits so long for a write that is under way.
 CLOSE_S_MAX = 0.2
-PROBES, PROBE_S = 30, 0.2
 #: gRPC's own back-off is made short, and each link has its own connection: a dead peer must not slow a living one.
 #: Its "min_reconnect_backoff" is not one: it is how long an attempt to connect may take. A peer that is far or busy
 #: needs more than the back-off. One that is dead says so at once; one that is cut off the kernel asks every second.
@@ -197,8 +194,9 @@ class _Lane:
         #: Told when the node lets in another stream than the first.
         self._on_again = on_again
         self._was_let_in = False
-        self._headers = security.headers(address, kind)
-        self._options = security.client_options()
+        self._address = address
+        self._kind = kind
+        self._security = security
         self._on_message = on_message
         self._on_trouble = on_trouble
         self._closed = threading.Event()
@@ -230,8 +228,9 @@ class _Lane:
 
     def _open(self) -> flight.FlightStreamWriter:
         self._drop()
-        client = flight.FlightClient(self.endpoint, generic_options=CHANNEL, **self._options)
-        options = flight.FlightCallOptions(headers=self._headers)
+        how = self._security.client_options(self.endpoint)
+        client = flight.FlightClient(self.endpoint, generic_options=CHANNEL, **how)
+        options = flight.FlightCallOptions(headers=self._security.headers(self._address, self._kind, self.name))
         writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(self.lane), options)
         self._client, self._opened, self._writer, self._reader = client, writer, writer, reader
         threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
@@ -284,7 +283,7 @@ class _Lane:
             pass
         if self._reader is reader:
             self._writer = None  # the next message opens a new one
-        if let_in and self._on_gone is not None and not self._closed.is_set() and _nobody_listens(self.endpoint):
+        if let_in and self._on_gone is not None and not self._closed.is_set() and nobody_listens(self.endpoint):
             self._on_gone(self.name)
 
     def _on_let_in(self) -> None:
@@ -294,39 +293,20 @@ class _Lane:
 
     def _take(self, raw: pa.Buffer) -> None:
         try:
-            self._on_message(*wire.decode(raw, self.name))
+            source, target, message = wire.decode(raw, self.name)
+            if name_of(source) != self.name:
+                raise not_its_own(source, self.name)
+            self._on_message(source, target, message)
         except HoldfastError as error:
             self._on_trouble("damaged", self.name, str(error))
 
 
-def _nobody_listens(endpoint: str) -> bool:
-    """Does the machine say that the port is closed? Anything less clear (a time-out, say) is no.
-
-    A process that is being killed may lose its connections before its port: such a port still accepts, and hangs up.
-    """
-    for _ in range(PROBES):
-        try:
-            with socket.create_connection(host_port(endpoint, endpoint), timeout=PROBE_S) as probe:
-                if probe.recv(1):
-                    return False  # a server of gRPC speaks first
-        except ConnectionRefusedError:
-            return True
-        except TimeoutError:
-            return False  # a server of TLS does not
-        except OSError:
-            pass
-        time.sleep(0.01)
-    return False
-
-
-def host_port(endpoint: str, name: str) -> tuple[str, int]:
-    """grpc://host:port taken apart."""
-    found = re.fullmatch(r"grpc(?:\+tls)?://\[?([^\[\]/]+?)\]?:([0-9]{1,5})", endpoint)
-    if found is None:
-        raise ConfigError(
-            f"endpoint of {name!r} cannot be used", detail=f"It is {endpoint!r}.", hint='Write "grpc://host:port".'
-        )
-    return found[1], int(found[2])
+def not_its_own(source: Address, peer: Address) -> InputError:
+    return InputError(
+        f"a message from {peer} says that it is from {source[:100]}",
+        detail="Who opens a stream speaks for itself only.",
+        hint="It was dropped.",
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -17,13 +17,14 @@ import pyarrow as pa
 import xxhash
 
 from holdfast.errors import InputError
+from holdfast.runtime.net.plain import check_plain
 
 #: Loads what was spilled: Arrow IPC bytes.
 Load = Callable[[], bytes | bytearray]
 
 
 class ArrowRows:
-    """A run of rows of one schema. Immutable, but for where its bytes are kept."""
+    """A run of rows of one schema. Immutable."""
 
     __slots__ = ("_batches", "_ipc", "_load", "_rows", "_schema")
 
@@ -65,13 +66,19 @@ class ArrowRows:
         """Bytes in memory."""
         return sum(b.nbytes for b in self._batches) if self._batches is not None else 0
 
-    def spill(self, load: Load) -> None:
-        """Their bytes are in a file now: forget them here."""
-        self._load = load
-        self._batches = self._ipc = None
+    def on_disk(self, load: Load) -> ArrowRows:
+        """The same rows, with their bytes in a file."""
+        rows = ArrowRows((), self._schema)
+        rows._rows, rows._batches, rows._load = self._rows, None, load
+        return rows
 
     def __len__(self) -> int:
         return self._rows
+
+    def __getitem__(self, part: slice) -> ArrowRows:
+        """Some of the rows, which are not copied."""
+        start, stop, _ = part.indices(self._rows)
+        return self if stop - start == self._rows else ArrowRows.of(self.table().slice(start, stop - start))
 
     def __add__(self, other: Any) -> ArrowRows:
         if isinstance(other, ArrowRows):
@@ -126,6 +133,7 @@ class ArrowRows:
         """
         stream = pa.py_buffer(bytes(raw))
         try:
+            check_plain(stream)
             with pa.ipc.open_stream(stream) as reader:
                 batches = list(reader)
                 for batch in batches:
@@ -133,7 +141,7 @@ class ArrowRows:
                 rows = ArrowRows(batches, reader.schema)
                 rows._ipc = stream  # the batches lie in it: keeping it costs nothing
                 return rows
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, OSError, EOFError) as error:
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
             raise InputError("rows cannot be read", detail=str(error), hint="They were damaged on the way.") from error
 
 

@@ -2,7 +2,8 @@
 
 Nodes open streams to every other node and write to them; what comes back is only an error. Drivers and readers
 (guests) open streams to nodes and are answered on the same streams, so they listen nowhere. Every call, stream or
-action, carries address, version and token in its headers and is refused before anything is read if they are wrong.
+action, says in its headers who calls whom, of which deployment, with a token for just that, and is refused if any of it
+is wrong (`security.py`). What arrives on a stream is from whoever opened it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from holdfast.model import messages as m
 from holdfast.model import parts
 from holdfast.model.ids import Address, Consumer, Edge, Name, name_of
 from holdfast.runtime.net import wire
+from holdfast.runtime.net.doorman import Doorman
+from holdfast.runtime.net.endpoints import socket_of
 from holdfast.runtime.net.links import (
     CHANNEL,
     FAST,
@@ -34,13 +37,15 @@ from holdfast.runtime.net.links import (
     Outgoing,
     first_line,
     lane_of,
+    not_its_own,
 )
 from holdfast.runtime.net.refusal import FetchError
-from holdfast.runtime.net.security import ADDRESS, KIND, Security
+from holdfast.runtime.net.security import GUEST, SAID_MAX, Passport, Security
 
-NODE, GUEST = "node", "guest"
-#: do_action bodies and answers are small; anything larger is a mistake.
-ACTION_BYTES_MAX = 64 << 20
+#: do_action bodies are small; anything larger is a mistake.
+ACTION_BYTES_MAX = 8 << 20
+#: What a caller may ask that does not know the deployment yet: is somebody there, and what runs.
+UNNAMED = ("ping", "plan")
 
 Action = Callable[[dict], dict]
 #: (schema, batches) of a ticket.
@@ -48,9 +53,8 @@ OnFetch = Callable[[m.Fetch], tuple[pa.Schema, Iterator[pa.RecordBatch]]]
 
 
 class _Who(flight.ServerMiddleware):
-    def __init__(self, address: str, kind: str) -> None:
-        self.address = address
-        self.kind = kind
+    def __init__(self, passport: Passport) -> None:
+        self.passport = passport
 
 
 class Guest:
@@ -70,17 +74,30 @@ class Guest:
 class _Gate(flight.ServerMiddlewareFactory):
     """Looks at the headers of every call before anything else happens."""
 
-    def __init__(self, security: Security, on_trouble: OnTrouble) -> None:
+    def __init__(self, name: Name, members: Collection[Name], security: Security, on_trouble: OnTrouble) -> None:
+        self.name = name
+        self.members = members
         self.security = security
         self.on_trouble = on_trouble
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Who:
-        objection = self.security.objection(headers)
-        who = headers.get(ADDRESS, ["someone"])[0][:100]
+        passport = Passport.of(headers)
+        self.check(passport, self.security.objection(headers, self.name, self.members))
+        return _Who(passport)
+
+    def check(self, passport: Passport, objection: str) -> None:
         if objection:
-            self.on_trouble("turned-away", who, objection)
+            self.on_trouble("turned-away", passport.address[:SAID_MAX], objection)
             raise flight.FlightUnauthenticatedError(objection)
-        return _Who(who, headers.get(KIND, [GUEST])[0])
+
+    def check_named(self, passport: Passport) -> None:
+        """For all but the question which deployment this is."""
+        if not passport.deployment:
+            who = passport.address[:SAID_MAX]
+            self.check(
+                passport, f"no deployment: {who!r} does not say which one it belongs to. Ask for the plan first."
+            )
+        self.check(passport, self.security.foreign(passport, self.name))  # again: it may have become known meanwhile
 
 
 class Server(flight.FlightServerBase):
@@ -88,10 +105,11 @@ class Server(flight.FlightServerBase):
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        endpoint: str,
+        name: Name,
         security: Security,
         *,
+        members: Collection[Name],
         on_message: OnMessage,
         on_trouble: OnTrouble,
         actions: dict[str, Action],
@@ -106,34 +124,51 @@ class Server(flight.FlightServerBase):
         self.source: Address = ""
         #: Set when all is prepared: calls wait for it rather than meet a node that is half there.
         self.open = threading.Event()
-        endpoint = f"{security.scheme}://{host}:{port}"
-        options = security.server_options()
+        self._gate = _Gate(name, members, security, on_trouble)
+        options = security.server_options(endpoint)
         try:
-            super().__init__(endpoint, middleware={"who": _Gate(security, on_trouble)}, **options)
+            super().__init__(endpoint, middleware={"who": self._gate}, **options)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(
                 f"cannot listen on {endpoint}",
                 detail=first_line(error),
                 hint="Does another node run there? Is it an address of this machine?",
             ) from None
+        self._doorman = None
+        if not socket_of(endpoint):
+            self._doorman = Doorman(self.port, lambda text: on_trouble("hung-up", "a stranger", text))
+
+    def shutdown(self) -> None:
+        if self._doorman is not None:
+            self._doorman.close()
+        super().shutdown()
+
+    def _who(self, context: Any) -> Passport:
+        """The caller, who has passed the gate."""
+        if self._doorman is not None:
+            self._doorman.let_in(context.peer())
+        return context.get_middleware("who").passport
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        who: _Who = context.get_middleware("who")
+        passport: Passport = self._who(context)
         if not self.open.wait(30):
             raise flight.FlightUnavailableError("this node is not ready yet")  # it would speak without its own name
+        self._gate.check_named(passport)
+        if not self._gate.security.deployment:
+            raise flight.FlightUnavailableError("this node waits for a pipeline")
         writer.write_metadata(WELCOME)
         lane: bytes = descriptor.command or FAST
-        out = self._let_in(who.address, lane, writer) if who.kind == GUEST else None
+        out = self._let_in(passport.address, lane, writer) if passport.kind == GUEST else None
         try:
             while True:
                 raw = reader.read_chunk().app_metadata
                 if raw is not None and raw.size > len(KNOCK):
-                    self._take(who.address, raw)
+                    self._take(passport.address, raw)
         except (StopIteration, pa.ArrowException, OSError):
             pass
         finally:
             if out is not None:
-                self._let_out(who.address, lane, out)
+                self._let_out(passport.address, lane, out)
 
     def _let_in(self, address: Address, lane: bytes, writer: Any) -> Outgoing:
         """A later stream of the same process takes the place of an earlier one."""
@@ -160,11 +195,17 @@ class Server(flight.FlightServerBase):
 
     def _take(self, peer: str, raw: pa.Buffer) -> None:
         try:
-            self._on_message(*wire.decode(raw, peer))
+            source, target, message = wire.decode(raw, peer)
+            if source != peer:
+                raise not_its_own(source, peer)
+            self._on_message(source, target, message)
         except HoldfastError as error:
             self._on_trouble("damaged", peer, str(error))
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+        passport = self._who(context)
+        if action.type not in UNNAMED:
+            self._gate.check_named(passport)
         handler = self._actions.get(action.type)
         if handler is None:
             raise flight.FlightServerError(
@@ -190,6 +231,7 @@ class Server(flight.FlightServerBase):
         return [(name, (handler.__doc__ or "").strip()) for name, handler in sorted(self._actions.items())]
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        self._gate.check_named(self._who(context))
         try:
             asked = msgspec.msgpack.decode(ticket.ticket, type=m.Fetch)
             schema, batches = self._fetch(asked)
@@ -222,7 +264,10 @@ def told_error(error: Exception, where: str) -> PeerError:
     if isinstance(error, flight.FlightUnauthenticatedError):
         what, _, hint = first_line(error).partition(". ")
         return PeerError(f"{where} refuses this process: {what}", hint=hint)
-    return PeerError(f"{where} cannot be reached", detail=first_line(error), hint="Is the node running?")
+    hint = "Is the node running?"
+    if "grpc+tls" in where:
+        hint += " With TLS: has the CA of the nodes signed this process's certificate (tls.cert, tls.key)?"
+    return PeerError(f"{where} cannot be reached", detail=first_line(error), hint=hint)
 
 
 class Caller:
@@ -230,8 +275,9 @@ class Caller:
 
     def __init__(self, address: str, endpoints: dict[Name, str], security: Security, kind: str = GUEST) -> None:
         self.endpoints = endpoints
-        self._headers = security.headers(address, kind)
-        self._options = security.client_options()
+        self._address = address
+        self._kind = kind
+        self._security = security
         self._clients: dict[Name, flight.FlightClient] = {}
         self._lock = threading.Lock()
 
@@ -241,12 +287,14 @@ class Caller:
             if known is None:
                 if name not in self.endpoints:
                     raise PeerError(f"unknown node {name!r}", detail=f"Known are {', '.join(sorted(self.endpoints))}.")
-                known = flight.FlightClient(self.endpoints[name], generic_options=CHANNEL, **self._options)
+                options = self._security.client_options(self.endpoints[name])
+                known = flight.FlightClient(self.endpoints[name], generic_options=CHANNEL, **options)
                 self._clients[name] = known
             return known
 
-    def options(self, timeout: float) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+    def options(self, name: Name, timeout: float) -> flight.FlightCallOptions:
+        headers = self._security.headers(self._address, self._kind, name)
+        return flight.FlightCallOptions(timeout=timeout, headers=headers)
 
     def call(self, name: Name, action: str, body: dict | None = None, timeout: float = 5.0) -> dict:
         raw = self.call_raw(name, action, json.dumps(body or {}).encode(), timeout)
@@ -254,7 +302,7 @@ class Caller:
 
     def call_raw(self, name: Name, action: str, body: bytes = b"", timeout: float = 5.0) -> bytes:
         try:
-            found = list(self.client(name).do_action(flight.Action(action, body), self.options(timeout)))
+            found = list(self.client(name).do_action(flight.Action(action, body), self.options(name, timeout)))
         except (pa.ArrowException, OSError) as error:
             raise told_error(error, f"node {name} ({self.endpoints.get(name)})") from error
         return found[0].body.to_pybytes() if found else b""
@@ -291,7 +339,7 @@ class Caller:
         """Rows of an edge, all of them: see the node's `do_get`. A `FetchError` is what the node's core says to it."""
         try:
             ticket = flight.Ticket(msgspec.msgpack.encode(asked))
-            return self.client(name).do_get(ticket, self.options(timeout)).read_all()
+            return self.client(name).do_get(ticket, self.options(name, timeout)).read_all()
         except (pa.ArrowException, OSError) as error:
             refusal = FetchError.from_text(str(error), asked)
             if refusal is not None:

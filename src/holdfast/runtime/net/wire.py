@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
-from holdfast.errors import InputError
+from holdfast.errors import HoldfastError, InputError
 from holdfast.model.ids import Address
 from holdfast.model.messages import AnyMessage, Message
 from holdfast.runtime.net.rows import ArrowRows
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.operators.chunk import Chunk
 
 #: Raised whenever a message cannot be understood by a node of the version before.
-PROTOCOL = 4
+PROTOCOL = 6
 #: No frame may be larger: a length that was damaged must not make a node allocate without end.
 FRAME_BYTES_MAX = 1 << 30
 
@@ -161,7 +161,7 @@ def decode(raw: Any, peer: str) -> tuple[Address, Address, Message]:
         frame = _decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise _damaged(peer, str(error)) from error
-    except InputError as error:
+    except HoldfastError as error:  # of rows, of state, or of settings that no operator can have
         raise _damaged(peer, f"{error.what}: {error.detail}") from error
     return frame.source, frame.target, frame.message.with_rows(lambda rows: _rows(rows, peer))
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
+import resource
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -25,6 +25,10 @@ from holdfast.errors import HoldfastError, exit_code, one_line
 from holdfast.runtime.config import NodeConfig, load_config, make_config
 from holdfast.runtime.node.lean import be_lean
 from holdfast.runtime.node.process import NodeProcess
+from holdfast.runtime.signals import on_end
+
+#: More descriptors than a node ever needs, and still few for a program that looks at each of them.
+DESCRIPTORS = 1 << 16
 
 
 def _arguments(argv: list[str] | None) -> tuple[NodeConfig, bool]:
@@ -52,15 +56,24 @@ def _arguments(argv: list[str] | None) -> tuple[NodeConfig, bool]:
     return load_config(given.config, **found) if given.config else make_config(found), given.json
 
 
+def take_descriptors() -> None:
+    """As many as this process may have: with the usual 1,024, a thousand connections of strangers shut members out."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run(config: NodeConfig, as_json: bool = False) -> int:
     """Run a node until it is told to stop."""
     be_lean()
+    take_descriptors()
     sys.setswitchinterval(0.001)  # threads that only pass messages on must not wait long for the interpreter
     with contextlib.suppress(OSError):  # the node itself says what it cannot write
         Path(config.dir).mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and settings are nobody else's
     process = NodeProcess(config, echo=sys.stdout if as_json else None)
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, lambda *_: process.stop())
+    on_end(lambda: process.stop())
     try:
         process.start()
         process.done.wait()
@@ -70,14 +83,27 @@ def run(config: NodeConfig, as_json: bool = False) -> int:
     return process.exit_code
 
 
-def main(argv: list[str] | None = None) -> int:
+def serve(config: NodeConfig, as_json: bool = False) -> NoReturn:
+    """Run a node, and end this process with its exit code."""
     try:
-        code = run(*_arguments(argv))
+        code = run(config, as_json)
     except HoldfastError as error:
-        print(one_line(error), file=sys.stderr)
-        code = exit_code(error)
+        code = _told(error)
     sys.stderr.flush()  # stdout belongs to the event log, which has flushed it: its reader may be stuck
     os._exit(code)  # gRPC's threads would be waited for
+
+
+def _told(error: HoldfastError) -> int:
+    print(one_line(error), file=sys.stderr)
+    return exit_code(error)
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    try:
+        config, as_json = _arguments(argv)
+    except HoldfastError as error:
+        sys.exit(_told(error))
+    serve(config, as_json)
 
 
 if __name__ == "__main__":

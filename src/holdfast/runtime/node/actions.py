@@ -60,11 +60,20 @@ class Actions:
     # --- looking
 
     def ping(self, body: dict) -> dict:
-        """Who is there."""
+        """Who is there, and in which life each other node was last known: a starting node asks that of its own name."""
         process = self.process
-        seat = process.node.seat if process.node else None
-        ready = process.server.open.is_set()
-        return {"name": process.name, "seat": seat, "pid": os.getpid(), "warm": process.warm, "ready": ready}
+        lives, asker = dict(process.past.lives), str(body.get("name", ""))
+        if 0 < int(body.get("life", 0)) <= lives.get(Name(asker), 0):
+            text = f"{asker} has lost its journal: it would begin life {body['life']}, known is {lives[Name(asker)]}."
+            process.events.limited(("lost", asker), 5.0, "journal-damaged", text, peer=asker)
+        return {
+            "name": process.name,
+            "seat": process.node.seat if process.node else None,
+            "pid": os.getpid(),
+            "warm": process.warm,
+            "ready": process.server.open.is_set(),
+            "lives": lives,
+        }
 
     def status(self, body: dict) -> dict:
         """What this node runs and holds, and the record as it knows it."""
@@ -80,8 +89,8 @@ class Actions:
         failures = process.children.failures if process.children else {}
         found["failures"] = {stage: {"text": text, "times": n} for stage, (text, n) in list(failures.items())}
         found["pipeline"] = process.plan.pipeline if process.plan else ""
+        found["waits_for"] = process.waits_for
         found["pid"] = os.getpid()
-        found["disk_full"] = bool(process.spill and process.spill.full)
         return found
 
     def record(self, body: dict) -> bytes:

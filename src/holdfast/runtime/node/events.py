@@ -29,15 +29,15 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         # failures, what follows, and who decides
         "promotion", "stable", "record", "broken",
         # what was refused
-        "refused", "damaged", "foreign", "unsendable", "untold",
+        "refused", "turned-away", "hung-up", "left-out", "damaged", "impostor", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
         "journal-damaged", "unwritten",
         # rows
-        "captures", "queues", "disk-full", "disk-again", "spill-late",
+        "captures", "queues", "disk-full", "set-aside",
         # stages
-        "stage-start", "stage-ready", "stage-running", "stage-batch", "stage-late", "stage-waiting", "stage-odd",
-        "stage-silent", "stage-failed", "stage-died", "stage-finished", "stage-end",
+        "stage-start", "stage-ready", "stage-running", "stage-batch", "stage-late", "stage-bad", "stage-ahead",
+        "stage-waiting", "stage-odd", "stage-silent", "stage-failed", "stage-died", "stage-finished", "stage-end",
         # the run
         "kill", "prescribed", "sla-unmet", "sla-failed", "finished",
     )
@@ -48,6 +48,9 @@ JUMP_S = 1.0
 FILE_BYTES_MAX = 16 << 20
 #: So many events wait for a slow disk or reader; what comes beyond that is counted only.
 WAITING_MAX = 10_000
+#: Lines a minute about what strangers can cause, of each kind of event. What comes beyond that is counted only.
+TROUBLES_MAX = 20
+MINUTE_S = 60.0
 #: A node that ends waits so long for its last events to be written.
 FLUSH_S = 5.0
 
@@ -114,6 +117,8 @@ class EventLog:
         self._wall_ahead_s = time.time() - time.monotonic()
         #: When each rate-limited key was last told, and how often it happened since.
         self._told: dict[object, tuple[float, int]] = {}
+        #: Kinds of trouble: since when they are counted, and how many lines that time has had.
+        self._troubles: dict[str, tuple[float, int]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (as long as the process)
         self._torn = False
@@ -136,6 +141,7 @@ class EventLog:
     def write(self, event: str, text: str, **fields: Any) -> None:
         with self._lock:
             self._look_at_clock()
+            self._tell_left_out()
             self._enter(event, text, fields)
 
     def _look_at_clock(self) -> None:
@@ -181,16 +187,42 @@ class EventLog:
 
     def limited(self, key: object, every_s: float, event: str, text: str, **fields: Any) -> None:
         """Tell it at most once in this many seconds; `times` says how often it happened since."""
+        with self._lock:
+            times = self._times(key, every_s, time.monotonic())
+        if times:
+            self.write(event, text, **fields, **({"times": times} if times > 1 else {}))
+
+    def _times(self, key: object, every_s: float, now: float) -> int:
+        """How often this has happened since it was told last; 0: that was just now, and it is not to be told."""
+        last, times = self._told.get(key, (-every_s, 0))
+        if now - last < every_s:
+            self._told[key] = (last, times + 1)
+            return 0
+        if len(self._told) > 10_000:
+            self._told.clear()
+        self._told[key] = (now, 0)
+        return times + 1
+
+    def trouble(self, event: str, peer: str, text: str) -> None:
+        """What others cause, and perhaps mean: once in 5 s of one peer, and a limited number of lines a minute."""
         now = time.monotonic()
         with self._lock:
-            last, times = self._told.get(key, (-every_s, 0))
-            if now - last < every_s:
-                self._told[key] = (last, times + 1)
-                return
-            self._told[key] = (now, 0)
-            if len(self._told) > 10_000:
-                self._told.clear()
-        self.write(event, text, **fields, **({"times": times + 1} if times else {}))
+            self._tell_left_out()
+            since, lines = self._troubles.get(event, (now, 0))
+            times = self._times((event, peer), 5.0, now) if lines < TROUBLES_MAX else 1
+            if times:
+                self._troubles[event] = (since, lines + 1)
+        if times and lines < TROUBLES_MAX:
+            self.write(event, text, peer=peer, **({"times": times} if times > 1 else {}))
+
+    def _tell_left_out(self) -> None:
+        now = time.monotonic()
+        for event, (since, lines) in list(self._troubles.items()):
+            if now - since >= MINUTE_S:
+                del self._troubles[event]
+                if (left_out := lines - TROUBLES_MAX) > 0:
+                    text = f"{left_out:,} more events of kind {event!r} within {now - since:.0f} s were left out."
+                    self._enter("left-out", text, {"kind": event, "left_out": left_out})
 
     def since(self, number: int, limit: int = 1_000) -> list[dict[str, Any]]:
         with self._lock:

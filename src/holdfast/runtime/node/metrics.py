@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.runtime.node.scrape import PageServer
 
 #: name -> (kind, help, labels)
 _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -21,7 +22,10 @@ _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "busy_seconds": ("counter", "CPU time of a copy's steps and captures, or of its pastes.", ("shard", "role")),
     "rows_in": ("counter", "Rows taken by a shard.", ("shard",)),
     "rows_out": ("counter", "Rows emitted by a shard.", ("shard",)),
+    "rows_aside": ("counter", "Rows and results that a shard has set aside as dead letters.", ("shard",)),
     "late_rows": ("counter", "Rows that came too late, by stage.", ("stage",)),
+    "bad_rows": ("counter", "Rows that no operator can hold, by stage.", ("stage",)),
+    "watermark_seconds": ("gauge", "Watermark of a stage, in seconds since 1970.", ("stage",)),
     "captures": ("counter", "Captures taken.", ()),
     "captured_bytes": ("counter", "Bytes of state in captures.", ()),
     "pastes": ("counter", "Captures pasted into images.", ()),
@@ -63,16 +67,16 @@ class _Collector:
 
 def serve(node: str, port: int, figures: Callable[[], Figures]) -> tuple[int, Callable[[], None]]:
     """Start to answer; the port, and how to stop."""
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
     registry.register(_Collector(node, figures))  # pyright: ignore[reportArgumentType]
     try:
-        server, _ = start_http_server(port, "127.0.0.1", registry)
+        server = PageServer(port, "/metrics", lambda: (CONTENT_TYPE_LATEST, generate_latest(registry)))
     except OSError as error:
         raise ConfigError(
             f"{node} cannot serve its metrics on 127.0.0.1:{port}",
             detail=str(error),
             hint="Give another metrics_port; 0: any that is free, -1: none.",
         ) from None
-    return server.server_port, server.shutdown
+    return server.port, server.close

@@ -4,8 +4,11 @@ Port 0 of it carries everything that it emits; the further ports carry the same
 rows, cut by key for the shards of the operators that consume it directly.
 
 A step is all or nothing as far as an operator can promise it: a batch that cannot be taken leaves the state as it
-was. If closing windows fails after the rows went in, the state is `torn`: it belongs to no position and must not be
-captured. The shard then stands still, and its backup has everything up to the last good position.
+was. Rows that an operator refuses (`InputError`: a function of the rows and its state) are set aside one by one, with
+the reason, and so are results that do not fit their type: every copy sets the same aside. What may be different on
+another node, such as memory, is not: the shard waits. If closing windows fails after the rows went in, the state is
+`torn`: it belongs to no position and must not be captured. The shard then stands still, and its backup has everything
+up to the last good position.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check
+from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check, one_line
 from holdfast.model.ids import Edge, operator_of, port_of
-from holdfast.model.plan import NEVER_US, OperatorPlan, Plan, to_micros
+from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, to_micros
 from holdfast.model.topology import ShardSpec
 from holdfast.operators import (
     END,
@@ -31,12 +34,13 @@ from holdfast.operators import (
     StateCapture,
     StateConfig,
     Window,
-    WindowAggregate,
     Within,
 )
+from holdfast.operators.aside import REASON
 from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
 from holdfast.runtime.net.rows import ArrowRows, batches_of
 from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
+from holdfast.runtime.node.letters import INPUT, RESULT, Letters
 from holdfast.runtime.shards import cut
 
 #: Column of partial aggregates that says in which pane a row belongs.
@@ -50,6 +54,7 @@ class Figures:
     rows_in: int = 0
     bytes_in: int = 0
     rows_out: int = 0
+    rows_aside: int = 0
     captures: int = 0
     captured_bytes: int = 0
     pastes: int = 0
@@ -85,6 +90,8 @@ class ShardOperator:
         self.op = build(self.plan, config)
         self.figures = Figures()
         self.busy_ns = 0
+        self.aside: Any = ()
+        self._letters = Letters()
         #: A step failed half-way: the state belongs to no position.
         self.torn = False
         #: How far the watermark of the output stays behind that of the input: a pair of a join is as old as its older
@@ -117,10 +124,13 @@ class ShardOperator:
 
     @_counted
     def step(self, edge: Edge, rows: Any, watermark: int) -> tuple[Any, ...]:
+        self.aside, self._letters = (), Letters()
+        before = self.op.rows
         try:
             made = self._take(self._inputs[edge], rows) if len(rows) else []
         except (InputError, MemoryLimitError, ConfigError):
-            raise  # refused whole: the state is as it was
+            self.torn = self.op.rows != before  # but for a part of a batch, the state is as it was
+            raise
         except Exception as error:
             self.torn = True
             raise _named(self.op.name, error) from error
@@ -128,13 +138,15 @@ class ShardOperator:
         try:
             made += self._close(to_micros(watermark))
             out = self._out(made)
+            self.aside = self._letters.rows()
         except Exception as error:
             raise _named(self.op.name, error) from error
         self.torn = False
+        self.figures.rows_aside += len(self.aside)
         return out
 
     def _take(self, index: int, rows: Any) -> list[pa.RecordBatch]:
-        """Rows of one block: one batch, so that all of it goes in or nothing."""
+        """Rows of one block: one batch, so that all of it goes in or nothing, but for what is set aside."""
         plan = self.plan.inputs[index]
         table = pa.Table.from_batches(batches_of(rows))
         chunks = table.combine_chunks().to_batches() if table.num_rows else []
@@ -144,35 +156,55 @@ class ShardOperator:
                 detail=f"{len(rows)} rows with more than 2 GiB in one text column.",
                 hint="Limit what a micro-batch may take, for example with maxFilesPerTrigger.",
             )
-        out: list[pa.RecordBatch] = []
-        for batch in chunks:
-            op = self.op
-            if plan.event_time == WINDOW_TIME and not {WINDOW_TIME, WINDOW_END, PANE} & set(batch.schema.names):
-                raise InputError(
-                    f"{op.name}: the input has no event time",
-                    detail=f"It is derived from {WINDOW_END!r}, which is not among {', '.join(batch.schema.names)}.",
-                )
-            batch = rows_in(plan, batch)
-            if isinstance(op, Join):
-                out += op.process(plan.side, batch).to_batches()
-            elif isinstance(op, CountWindowAggregate):
-                out += op.process(batch).to_batches()
-            elif isinstance(op, WindowAggregate):
-                if PANE in batch.schema.names and plan.partial:
-                    op.process_partial(batch)
-                else:
-                    op.process(batch)
+        out = [made for batch in chunks for made in self._feed(plan, batch)]
         self.figures.rows_in += len(rows)
         self.figures.bytes_in += sum(batch.nbytes for batch in batches_of(rows))
         return out
+
+    def _feed(self, plan: InputPlan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """All rows that the operator takes, in their order. A batch that it refuses is taken by halves, so that only
+        rows that it refuses alone are set aside. (If it refuses even no rows, they are not what is wrong.)"""
+        try:
+            return self._process(plan, batch)
+        except InputError as error:
+            refused = error
+        self._process(plan, batch.slice(0, 0))
+        half = batch.num_rows // 2
+        if half:
+            return self._feed(plan, batch.slice(0, half)) + self._feed(plan, batch.slice(half))
+        self._letters.add(INPUT, pa.Table.from_batches([batch]), [one_line(refused).removeprefix("error: ")])
+        return []
+
+    def _process(self, plan: InputPlan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        op = self.op
+        if plan.event_time == WINDOW_TIME and not {WINDOW_TIME, WINDOW_END, PANE} & set(batch.schema.names):
+            raise InputError(
+                f"{op.name}: the input has no event time",
+                detail=f"It is derived from {WINDOW_END!r}, which is not among {', '.join(batch.schema.names)}.",
+            )
+        batch = rows_in(plan, batch)
+        if isinstance(op, Join):
+            return op.process(plan.side, batch).to_batches()
+        if isinstance(op, CountWindowAggregate):
+            return self._fitting(op.process(batch))
+        if PANE in batch.schema.names and plan.partial:
+            op.process_partial(batch)
+        else:
+            op.process(batch)
+        return []
+
+    def _fitting(self, made: pa.Table) -> list[pa.RecordBatch]:
+        """Results; those that do not fit their types are dead letters."""
+        aside = self.op.aside
+        if aside is not None:
+            self._letters.add(RESULT, aside.drop_columns([REASON]), aside.column(REASON).to_pylist())
+        return made.to_batches()
 
     def _close(self, watermark: int) -> list[pa.RecordBatch]:
         op = self.op
         if isinstance(op, Join):
             return op.on_watermark(LEFT, watermark).to_batches() + op.on_watermark(RIGHT, watermark).to_batches()
-        if isinstance(op, WindowAggregate | CountWindowAggregate):
-            return op.on_watermark(watermark).to_batches()
-        return []
+        return self._fitting(op.on_watermark(watermark))
 
     def _out(self, made: list[pa.RecordBatch]) -> tuple[Any, ...]:
         made = [batch for batch in made if batch.num_rows]
@@ -265,7 +297,8 @@ class ShardOperator:
     def _paste_slice(self, piece: StateSlice) -> None:
         """Slices come in order; the last one makes a delta of them."""
         self._slices = [*self._slices, piece] if piece.index else [piece]
-        check(len(self._slices) == piece.index + 1, "a slice of a delta is missing", f"{self.op.name}, {piece.index}")
+        if len(self._slices) != piece.index + 1 or piece.index >= piece.count:
+            raise InputError(f"{self.op.name}: a slice of a delta is missing", detail=f"It is {piece.index}.")
         if len(self._slices) == piece.count:
             raw, self._slices = b"".join(part.raw for part in self._slices), []
             self.op.paste(StateCapture.from_bytes(raw))

@@ -20,8 +20,9 @@ from holdfast.core.invariants import Invariants
 from holdfast.core.node import Node
 from holdfast.core.ready import (
     ChildDied,
-    DiskFull,
+    DropSpill,
     Effect,
+    SetAside,
     Spill,
     StageBusy,
     StartStage,
@@ -32,18 +33,19 @@ from holdfast.core.ready import (
 from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
 from holdfast.model import found
 from holdfast.model import messages as m
-from holdfast.model.block import Block
-from holdfast.model.ids import Address, Asset, Edge, Name, maker_of, name_of
+from holdfast.model.ids import Address, Asset, Name, name_of
 from holdfast.model.note import Note
-from holdfast.model.plan import Plan
+from holdfast.model.parts import DEAD
+from holdfast.model.plan import Plan, digest
 from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
-from holdfast.runtime.disk.journal import Journal, write_whole
+from holdfast.runtime.disk.journal import Journal
+from holdfast.runtime.disk.letters import LetterStore
 from holdfast.runtime.disk.lock import Lock, take
 from holdfast.runtime.disk.spill import SpillStore
-from holdfast.runtime.net.links import Link, host_port
-from holdfast.runtime.net.security import Security, check_listen
-from holdfast.runtime.net.transport import NODE, Caller, Server
+from holdfast.runtime.net.links import Link
+from holdfast.runtime.net.security import NODE, Security, ear_of
+from holdfast.runtime.net.transport import Caller, Server
 from holdfast.runtime.node.actions import Actions
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.desk import Desk
@@ -51,14 +53,18 @@ from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
+from holdfast.runtime.node.past import Past
 from holdfast.runtime.node.pulse import Pulse
-from holdfast.runtime.node.status import figures, waiting, waiting_text
+from holdfast.runtime.node.status import figures, unheard, unheard_text, waiting, waiting_text
 from holdfast.runtime.node.story import Story
 
 BROKEN = 70
-SPILL_RETRY_S = 2.0
+#: How often the thread that spills looks whether the node has ended.
+SPILL_WAIT_S = 2.0
 #: How often the event log says what waits.
 QUEUES_NS = 10 * 10**9
+#: A node that hears no majority for this long says so.
+UNHEARD_NS = 3 * 10**9
 
 
 class NodeProcess:
@@ -84,9 +90,11 @@ class NodeProcess:
         self.loop: MachineLoop | None = None
         self.children: Children | None = None
         self.spill: SpillStore | None = None
+        self.letters: LetterStore | None = None
         self.pulse: Pulse | None = None
         self.story = Story(self.events, self._silent_for_s)
         self.invariants = Invariants()
+        self.past = Past(self.name, self.home)
         self.record: Record = NO_RECORD
         self.caller = Caller(self.name, config.endpoints, self.security, NODE)
         self.desk = Desk(self.name)
@@ -96,17 +104,18 @@ class NodeProcess:
         self.warm = False
         self._deploying = threading.Lock()
         self._heard: dict[Name, float] = {}
-        self._late: dict[Asset, int] = {}
         self._links: dict[Name, Link] = {}
         self._stop_metrics = lambda: None
         self._queues_told_ns = 0
-        host, port = host_port(config.endpoints[self.name], self.name)
-        check_listen(config.listen or host, self.security, config.insecure)
+        self._unheard_since_ns = 0
+        #: Why nothing can be decided now, in words; "": it can.
+        self.waits_for = ""
         self.actions = Actions(self)
         self.server = Server(
-            config.listen or host,
-            port,
+            ear_of(config.endpoints[self.name], self.name, config.listen, self.security, config.insecure),
+            self.name,
             self.security,
+            members=config.endpoints.keys(),
             on_message=self._on_message,
             on_trouble=self.trouble,
             actions=self.actions.table(),
@@ -160,30 +169,18 @@ class NodeProcess:
     def _take_on(self, plan: Plan) -> bool:
         with self._deploying:
             if self.plan is None:
-                self._belongs_to(plan)
+                self.past.belongs_to(plan)
+                self.security.deployment = plan.query  # from now on, callers of another one are turned away
                 self.plan = plan
                 return True
-            if self.plan.query == plan.query:
+            if digest(self.plan) == digest(plan):
                 return False
+            other = ", with another plan" if self.plan.query == plan.query else ""
             raise ConfigError(
-                f"{self.name} runs another pipeline",
+                f"{self.name} runs another pipeline{other}",
                 detail=f"It runs {self.plan.pipeline!r} ({self.plan.query}), not {plan.pipeline!r} ({plan.query}).",
                 hint="Stop it first, or submit to another directory.",
             )
-
-    def _belongs_to(self, plan: Plan) -> None:
-        """What is on this node's disk must be of this pipeline: votes and ledgers of another are not ours."""
-        path = self.home / "query"
-        known = path.read_text() if path.exists() else ""
-        if known == plan.query:
-            return
-        if known:  # an empty file is what a crash or a full disk left of the first writing
-            raise ConfigError(
-                f"the directory of {self.name} belongs to another deployment",
-                detail=f"{path} says {known!r}, the plan says {plan.query!r}.",
-                hint="Use another --dir, or delete this one if its pipeline is over.",
-            )
-        write_whole(path, plan.query.encode())
 
     def _deploy(self, plan: Plan) -> None:
         from holdfast.runtime.node.operators import Factory
@@ -197,10 +194,10 @@ class NodeProcess:
         warmed_s = time.monotonic() - began
         config = self.config
         self.journal = self._open_journal()
-        self.warm = True
         on_disk = found.read(self.journal.content)
-        if not on_disk.life:
-            self._wait_for_others()
+        self.past.found(on_disk)
+        self.warm = True
+        self._ask_others(on_disk.life)
         names = tuple(sorted(config.endpoints))
         factory = Factory(
             plan, page_bytes=size_bytes(config.page, "page"), limit_bytes=size_bytes(config.state_limit, "state_limit")
@@ -228,7 +225,8 @@ class NodeProcess:
             name=self.name,
         )
         self.pulse = Pulse(self.loop, node, self.send, duration_ns(config.busy_limit, "busy_limit"))
-        self.spill = SpillStore(self.home / "spill", self._spillable, self._on_spill_full)
+        self.spill = SpillStore(self.home / "spill", self.post)
+        self.letters = LetterStore(Path(config.dir) / DEAD, self.name, self.post)
         self.children = Children(
             config.child_command,
             self._order,
@@ -260,14 +258,36 @@ class NodeProcess:
         self.loop.start(first)
         self.pulse.start()
         threading.Thread(target=self._write_spills, name="spill", daemon=True).start()
+        threading.Thread(target=self._write_letters, name="dead letters", daemon=True).start()
         self.server.open.set()
 
     def _open_journal(self) -> Journal:
         try:
             return Journal(self.home / "journal", self._on_journal_full)
         except DamagedJournalError as error:
-            self.events.write("journal-damaged", f"{self.name} stops: {error.what}. {error.detail} {error.hint}")
-            raise
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: DamagedJournalError) -> DamagedJournalError:
+        self.events.write("journal-damaged", f"{self.name} stops: {error.what}. {error.detail} {error.hint}")
+        return error
+
+    def _ask_others(self, life: int) -> None:
+        """Nobody may know of the life that is about to begin. At a first start all are waited for, too."""
+        try:
+            if not life:
+                self._wait_for_others()
+            for name in sorted(set(self.config.endpoints) - {self.name}) if life else ():
+                self._ask_one(name, life + 1)
+        except DamagedJournalError as error:
+            raise self._damaged(error) from None
+
+    def _ask_one(self, name: Name, life: int) -> bool:
+        """Whether that node is there, and has loaded its kernels."""
+        answer: dict[str, Any] = {}
+        with contextlib.suppress(HoldfastError):
+            answer = self.caller.call(name, "ping", {"name": self.name, "life": life}, timeout=0.5)
+        self.past.check(life, name, answer)
+        return bool(answer.get("warm"))
 
     def _wait_for_others(self) -> None:
         """A node that is still loading its kernels must not be taken for dead at the very start."""
@@ -276,9 +296,8 @@ class NodeProcess:
         missing = set(self.config.endpoints) - {self.name}
         while missing and time.monotonic() < limit and not self.done.is_set():
             for name in sorted(missing):
-                with contextlib.suppress(HoldfastError):
-                    if self.caller.call(name, "ping", timeout=0.5)["warm"]:
-                        missing.discard(name)
+                if self._ask_one(name, 1):
+                    missing.discard(name)
             time.sleep(0.02)
         if missing:
             text = f"{self.name} starts without {', '.join(sorted(missing))}, after {time.monotonic() - waited:.1f} s."
@@ -325,13 +344,14 @@ class NodeProcess:
 
     def _on_message(self, source: Address, target: Address, message: m.Message) -> None:
         """On a link's thread. A message to an earlier life reaches nobody."""
-        self._heard[name_of(source)] = time.monotonic()
+        if name_of(source) in self.config.endpoints:
+            self._heard[name_of(source)] = time.monotonic()
+            self.past.heard(source)
         node, loop = self.node, self.loop
         if node is None or loop is None or target not in (self.name, node.seat):
             return
-        if not node.hears(message):
-            text = f"{source} sent a message that does not belong to this pipeline."
-            self.events.limited(("foreign", source), 5, "foreign", text)
+        if name_of(source) == self.name:
+            self.events.limited("impostor", 5, "impostor", f"Somebody else sends messages as {self.name}: refused.")
             return
         loop.received(source, message)
 
@@ -341,7 +361,7 @@ class NodeProcess:
 
     def trouble(self, what: str, peer: str, text: str) -> None:
         """From transport: refused, turned away, damaged, not to be sent."""
-        self.events.limited((what, peer), 5.0, what, text, peer=peer)
+        self.events.trouble(what, peer, text)
 
     def _on_gone(self, name: Name) -> None:
         life = self.record.members.get(name)
@@ -363,6 +383,7 @@ class NodeProcess:
             queues = waiting(node)
             if queues:
                 self.events.write("queues", waiting_text(queues), queues=queues)
+        self._tell_unheard(node, now_ns)
         if node.record is self.record:
             return
         self.record = node.record
@@ -370,6 +391,17 @@ class NodeProcess:
         push = m.Push(record=node.record)
         for address, guest in list(self.server.guests.items()):
             guest.send(address, push)
+
+    def _tell_unheard(self, node: Node, now_ns: int) -> None:
+        """Nobody waits in silence: who decides nothing, and for whom it waits."""
+        silent = unheard(node, now_ns) if now_ns else []
+        if not silent:
+            self._unheard_since_ns, self.waits_for = 0, ""
+            return
+        self._unheard_since_ns = self._unheard_since_ns or now_ns
+        if now_ns - self._unheard_since_ns > UNHEARD_NS:  # an election is over long before that
+            self.waits_for = unheard_text(node, silent)
+            self.events.limited("unheard", 30.0, "no-quorum", self.waits_for, missing=silent)
 
     def _on_notes(self, noted: list[Note]) -> None:
         """On the loop's thread, before anything of the step leaves: what breaks an invariant is told, never done."""
@@ -384,8 +416,8 @@ class NodeProcess:
     # --- effects, on the outbox's thread
 
     def _on_effect(self, effect: Effect) -> None:
-        children, spill = self.children, self.spill
-        if children is None or spill is None:
+        children, spill, letters = self.children, self.spill, self.letters
+        if children is None or spill is None or letters is None:
             return
         match effect:
             case StartStage():
@@ -394,8 +426,10 @@ class NodeProcess:
                 children.warm(effect.stage)
             case StopStage():
                 children.stop(effect.stage, effect.epoch)
-            case Spill():
+            case Spill() | DropSpill():
                 spill.want(effect)  # heartbeats leave by this thread: it must not wait for that disk
+            case SetAside():
+                letters.want(effect)
 
     def _order(self, stage: Asset, epoch: int | None) -> dict[str, Any]:
         """The first line that a stage's process reads."""
@@ -406,50 +440,38 @@ class NodeProcess:
             "endpoints": config.endpoints,
             "secret_file": str(config.secret_file or Path(config.dir) / "secret"),
             "tls": msgspec.to_builtins(config.tls) if config.tls else None,
+            "deployment": self.security.deployment,
             "dir": config.dir,
+            "plan": digest(self.plan) if self.plan else "",
             "epoch": epoch,
             "master": config.master,
             "conf": config.conf,
             "core": msgspec.to_builtins(config.core()),
+            "watermark_jump_us": duration_ns(config.watermark_jump, "watermark_jump") // 1_000,
         }
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
         event = str(news.get("event"))
         fields = {k: v for k, v in news.items() if k not in ("event", "text", "number", "time", "node")}
-        if event == "late":
-            self._late[stage] = self._late.get(stage, 0) + int(news.get("rows", 0))
         text = str(news.get("text") or f"{stage}: {event}")
-        if event in ("batch", "late", "waiting"):
+        if event in ("batch", "late", "bad", "ahead", "waiting"):
             self.events.limited((stage, event), 1.0, f"stage-{event}", text, **{"stage": stage, **fields})
         else:
             self.events.write(f"stage-{event}", text, **{"stage": stage, **fields})
-
-    def _spillable(self, edge: Edge, to: int) -> list[Block]:
-        """Blocks of an edge before a position, asked of the loop."""
-        shard = maker_of(edge)
-
-        def find(node: Node, now_ns: int) -> list[Block]:
-            copy = node.host.copies.get(shard)
-            queues = copy.outputs if copy else []
-            return [block for q in queues if q.edge == edge for block in q.blocks if block.end <= to]
-
-        return self.loop.ask(find, timeout_s=60) if self.loop is not None else []
-
-    def _on_spill_full(self, full: bool, text: str) -> None:
-        self.events.write("disk-full" if full else "disk-again", text)
-        self.post(DiskFull(full))
 
     def _on_journal_full(self, text: str) -> None:
         self.events.limited("journal", 5.0, "disk-full", text)
 
     def _write_spills(self) -> None:
-        """On a thread of its own: what the core wants spilled, and again what a full disk did not take."""
+        """On a thread of its own: what the core wants spilled."""
         while not self.done.is_set() and self.spill is not None:
-            self.spill.wait(SPILL_RETRY_S)
-            try:
-                self.spill.write()
-            except (HoldfastError, OSError) as error:  # a loop too busy to be asked, say: soon again
-                self.events.limited("spill", 5.0, "spill-late", f"Output could not be spilled yet: {error}")
+            self.spill.wait(SPILL_WAIT_S)
+            self.spill.work()
+
+    def _write_letters(self) -> None:
+        """On a thread of its own: what shards have set aside. Spills must not wait for a shared directory."""
+        while not self.done.is_set() and self.letters is not None:
+            self.letters.work(SPILL_WAIT_S)
 
     # --- figures
 
@@ -463,7 +485,6 @@ class NodeProcess:
         found += [("promotions", (), counts["promoted"]), ("gap_seconds", (), self.story.gap_s)]
         found += [("suspicions", (), counts["suspects"]), ("pulses", (), self.pulse.sent if self.pulse else 0)]
         found += [("messages_dropped", (name,), link.dropped) for name, link in self._links.items()]
-        found += [("late_rows", (stage,), rows) for stage, rows in self._late.items()]
         if self.spill is not None:
-            found += [("spill_bytes", (), self.spill.bytes), ("disk_full", (), float(self.spill.full))]
+            found.append(("spill_bytes", (), self.spill.bytes))
         return found

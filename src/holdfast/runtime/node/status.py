@@ -8,8 +8,9 @@ from typing import Any
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
 from holdfast.core.roles import State
-from holdfast.model.ids import Asset
-from holdfast.model.plan import to_micros
+from holdfast.model.ids import Asset, Name, is_ledger, name_of, stage_of
+from holdfast.model.parts import CommitRecord
+from holdfast.model.plan import FOREVER_US, NEVER_US, to_micros
 from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.operators import ShardOperator
 
@@ -41,6 +42,7 @@ def status(node: Node) -> dict[str, Any]:
             for asset, p in record.places.items()
         },
         "shards": {shard: _shard(node, shard) for shard in node.host.copies},
+        "disk_full": bool(node.host.spills.refused),
         "stages": dict(node.stages),
         "load_percent": _percent(sum(running.values()) + sum(images.values())),
         "stage_load_percent": {asset: _percent(running[asset]) for asset in node.stages if asset in running},
@@ -49,10 +51,18 @@ def status(node: Node) -> dict[str, Any]:
                 "primary": ledger.is_primary,
                 "fence": ledger.page.fence,
                 "batch": ledger.page.commit.batch if ledger.page.commit else -1,
+                **_aside(ledger.page.commit),
             }
             for ledger in node.ledgers.values()
         },
     }
+
+
+def _aside(commit: CommitRecord | None) -> dict[str, int]:
+    """What a stage has set aside so far, and how far it is."""
+    if commit is None:
+        return {"late": 0, "bad": 0, "watermark_us": NEVER_US}
+    return {"late": commit.late_total, "bad": commit.bad_total, "watermark_us": to_micros(commit.watermark)}
 
 
 def _percent(load: int | None) -> float | None:
@@ -76,12 +86,35 @@ def _shard(node: Node, shard: Asset) -> dict[str, Any]:
             q.edge: {"next": q.next, "trimmed": q.trimmed, "spilled": q.spilled, "acks": dict(q.acks)}
             for q in copy.outputs
         },
+        "dead_waiting": copy.dead.next - copy.dead.trimmed,
         "state_bytes": op.op.state_bytes() if isinstance(op, ShardOperator) else 0,
         "load_percent": _percent(copy.gauge.load),
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
         "mode": place.mode,
         "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
     }
+
+
+def unheard(node: Node, now_ns: int) -> list[Name]:
+    """Members without whom nothing can be decided, and that are silent; none: whoever decides is there."""
+    election, limit_ns = node.election, node.config.misses_max * node.config.heartbeat_ns
+    silent = [name for name in sorted(node.record.members) if election.silence_ns(name, now_ns) > limit_ns]
+    if election.standing is not Standing.COORDINATOR:
+        return [] if election.hears(now_ns) or not node.record.version else [n for n in silent if n != node.name]
+    return silent if len(node.record.members) - len(silent) < node.record.majority else []
+
+
+def unheard_text(node: Node, silent: list[Name]) -> str:
+    """What does not go on until these are back."""
+    places = node.record.places
+    on_them = [
+        stage_of(asset)
+        for asset, place in sorted(places.items())
+        if is_ledger(asset) and {name_of(seat) for seat in (place.primary, place.backup) if seat} & set(silent)
+    ]
+    members = ", ".join(sorted(node.record.members))
+    waits = f" {', '.join(on_them)} cannot commit: a ledger of theirs is there." if on_them else ""
+    return f"{node.name} waits for {', '.join(silent)}: without it there is no majority of {members}.{waits}"
 
 
 def waiting(node: Node) -> dict[str, int]:
@@ -106,8 +139,15 @@ def figures(node: Node) -> Figures:
         ("members", (), len(node.record.members)),
         ("coordinator", (), float(node.election.standing is Standing.COORDINATOR)),
         ("unprotected", (), len(node.record.unprotected())),
+        ("disk_full", (), float(bool(node.host.spills.refused))),
         ("failed_shards", (), sum(1 for copy in node.host.copies.values() if copy.why)),
     ]
+    for ledger in node.ledgers.values():
+        if ledger.is_primary and ledger.page.commit is not None:  # one of its holders tells them
+            aside = _aside(ledger.page.commit)
+            found += [("late_rows", (ledger.stage,), aside["late"]), ("bad_rows", (ledger.stage,), aside["bad"])]
+            if NEVER_US < aside["watermark_us"] < FOREVER_US:
+                found.append(("watermark_seconds", (ledger.stage,), aside["watermark_us"] / 1e6))
     captures = captured_bytes = pastes = 0
     for shard, copy in node.host.copies.items():
         op = copy.op
@@ -122,6 +162,7 @@ def figures(node: Node) -> Figures:
             continue
         if isinstance(op, ShardOperator):
             found += [("rows_in", (shard,), op.figures.rows_in), ("rows_out", (shard,), op.figures.rows_out)]
+            found.append(("rows_aside", (shard,), op.figures.rows_aside))
         for i in copy.inputs:
             found.append(("input_position", (shard, i.edge), i.position))
             found.append(("input_waiting_rows", (shard, i.edge), sum(b.end - b.start for b in i.queue)))

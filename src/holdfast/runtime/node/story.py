@@ -14,8 +14,10 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.model import notes
-from holdfast.model.ids import Name, Seat, name_of
+from holdfast.model.ids import Name, Seat, name_of, operator_of
+from holdfast.model.parts import DEAD
 from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.letters import first_reason
 
 
 class Story:
@@ -47,6 +49,8 @@ class Story:
                     self._captures[2] += 1
                 case notes.Emitted():
                     self.rows_emitted += len(note.block.rows)
+                case notes.SetAside():
+                    self._on_set_aside(note)
                 case notes.Decided():
                     text = f"Record {note.version} is decided (term {note.term})."
                     self._events.write("record", text, version=note.version)
@@ -70,6 +74,11 @@ class Story:
             self._events.limited((note.word, *note.parts()[:2]), told.every_s, told.event, text)
         else:
             self._events.write(told.event, text)
+
+    def _on_set_aside(self, note: notes.SetAside) -> None:
+        rows, folder = len(note.block.rows), f"{DEAD}/{operator_of(note.shard)}"
+        text = f"{note.shard} has set aside {rows} rows ({folder} has them): {first_reason(note.block.rows)}."
+        self._events.limited((note.word, note.shard), 1.0, "set-aside", text, shard=note.shard, rows=rows)
 
     def _on_promoted(self, note: notes.Promoted) -> None:
         shard, seat, epoch, positions = note.shard, note.seat, note.epoch, note.positions

@@ -1,0 +1,84 @@
+"""Dead letters, checked: what a shard sets aside is what the reference sets aside, and every one is in a file, once.
+
+Behind a gap the reference does not know what belongs there: then the copies are compared with each other, and what is
+set aside must be what a batch computation sets aside, every row at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.model import notes
+from holdfast.model.block import EPOCH_SHIFT, Block, Rows, base_of
+from holdfast.model.ids import Address, Asset, Edge, dead_edge
+from holdfast.sim.reference import Reference
+from holdfast.sim.world import World
+
+
+class LetterRules:
+    """A part of the checker; `fail` is the checker's."""
+
+    def __init__(self, world: World, reference: Reference, fail: Callable[[str, str], None]) -> None:
+        self.world = world
+        self.reference = reference
+        self.fail = fail
+        #: What was set aside, by whoever came there first; every row of it; and where each shard left the reference.
+        self.seen: dict[Asset, dict[int, Block]] = {shard: {} for shard in world.topology.shard}
+        self.rows_at: dict[tuple[Asset, int, int], int] = {}
+        self.left_at: dict[Asset, int] = {}
+
+    def on_emitted(self, note: notes.Emitted) -> None:
+        """Behind a gap the reference has rows that this shard does not."""
+        if note.block.gap is not None:
+            seen = self.seen[note.shard]
+            self.left_at.setdefault(note.shard, seen[max(seen)].end if seen else 0)
+
+    def on_set_aside(self, source: Address, note: notes.SetAside) -> None:
+        shard, block = note.shard, note.block
+        right = self.reference.at[dead_edge(shard)].get(block.start)
+        if block.start >= self.left_at.get(shard, block.start + 1):
+            right = self.seen[shard].get(block.start, block)
+        if right != block:
+            self.fail("wrong rows set aside", f"{shard} (epoch {note.epoch}) on {source} has {block}; right is {right}")
+        self.seen[shard].setdefault(block.start, block)
+        for key, time, _ in block.rows:
+            if self.rows_at.setdefault((shard, key, time), block.start) != block.start:
+                self.fail("a row was set aside twice", f"{shard}: {key} {time} at {block.start} and before")
+
+    def on_kept(self, source: Address, note: notes.DeadKept) -> None:
+        """What counts as written is in a file, as it was set aside."""
+        lost = [block for block in self._missing(note.shard) if block.end <= note.to]
+        base = base_of(note.to >> EPOCH_SHIFT)  # what lies before an empty start is lost with it
+        lost = [block for block in lost if block.start >= base]
+        if lost:
+            self.fail("dead letters count as written and are not", f"{note}: {lost[:3]}")
+
+    def _missing(self, shard: Asset) -> list[Block]:
+        box = self.world.letters[shard]
+        if box.clash is not None:
+            self.fail("a dead letter was written over another", f"{shard}: {box.clash}")
+        return [block for at, block in self.seen[shard].items() if box.files.get(at) != block]
+
+    def unwritten(self) -> list[Asset]:
+        """Shards whose dead letters are not all in files. (An empty start may lose some.)"""
+        return [shard for shard in self.seen if shard not in self.left_at and self._missing(shard)]
+
+    def check_end(self, right: dict[Edge, Rows]) -> None:
+        """All dead letters are there, once, and no other."""
+        for shard, box in self.world.letters.items():
+            found = sorted(row for block in box.files.values() for row in block.rows)
+            expected = sorted(right[dead_edge(shard)])
+            if len(set(found)) != len(found):
+                self.fail("a dead letter is there twice", shard)
+            if shard in self.left_at or self._is_behind_a_gap(shard):
+                wrong = [row for row in found if row not in expected]
+                if wrong:
+                    self.fail("wrong dead letters", f"{shard}: {wrong[:3]}")
+            elif found != expected:
+                self.fail("the dead letters are not those of the batch result", f"{shard}: {found} != {expected}")
+
+    def _is_behind_a_gap(self, shard: Asset) -> bool:
+        """Did something before it start empty, so that its input is not that of the reference?"""
+        topology = self.world.topology
+        above = [topology.producer[edge] for edge in topology.shard[shard].inputs]
+        return any(asset in topology.shard and (asset in self.left_at) for asset in above)
