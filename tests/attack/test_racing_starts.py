@@ -49,6 +49,8 @@ def test_a_run_that_lives_is_not_touched_by_later_starts_fresh_or_failing(tmp_pa
     first = command(*run_arguments(home, nodes=2))
     first.wait_for("running in")
     assert is_well(home)
+    lives = [home / "nodes" / name / "lives" for name in ("n0", "n1")]  # one node may answer while the other starts
+    first.wait_until(lambda: all(path.exists() for path in lives), "both nodes to begin their lives")
     before = content(home)
     assert {"run.json", "plan.json", "secret", "lock"} <= {Path(name).name for name in before}
     for more in ((), ("--fresh",), ("--fresh", *FAILS)):

@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[Standing, Trigger], Standing] = {
 
 class Election:
     __slots__ = (
-        "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "heard_ns", "name",
+        "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "elected_ns", "heard_ns", "name",
         "patience_ns", "sent_ns", "standing", "term", "voted_for", "votes",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Election:
         self.contacts: dict[Name, int] = {}
         self.heard_ns = 0
         self.sent_ns = 0
+        #: When this node last became coordinator: what it heard of others before says little.
+        self.elected_ns = 0
         self.patience_ns = config.election_ns
 
     # --- standing
@@ -112,6 +114,10 @@ class Election:
 
     def silence_ns(self, name: Name, now_ns: int) -> int:
         return now_ns - self.contacts.get(name, -(1 << 60)) if name != self.name else 0
+
+    def is_silent(self, name: Name, limit_ns: int, now_ns: int) -> bool:
+        """Has a coordinator waited for longer than this for a word from a member? It waits from its election on."""
+        return now_ns - self.elected_ns > limit_ns and self.silence_ns(name, now_ns) > limit_ns
 
     def can_remove(self, name: Name, now_ns: int) -> bool:
         """Would those the coordinator hears decide a record without this member, and could they decide one with it?
@@ -183,6 +189,7 @@ class Election:
             return
         self._turn(Trigger.MAJORITY)
         self.coordinator = self.name
+        self.elected_ns = now_ns
         ready.notes.append(notes.Elected(self.name, self.term))
         mine = self.accepted
         self.propose(mine.members, mine.places, mine.draining, mine.protection, now_ns, ready)
@@ -202,6 +209,9 @@ class Election:
             draining=draining,
             protection=protection,
         )
+        for name, life in members.items():
+            if before.members.get(name) != life:
+                self.contacts[name] = now_ns  # it said hello; what it said before it was out is long ago
         self.accepted = record
         ready.persist.append(record_entry(record))
         self.appended = {self.name: None}

@@ -316,7 +316,7 @@ class Node:
         or asleep itself, does not say so."""
         limit_ns = 2 * self.config.misses_max * self.config.heartbeat_ns
         for name, life in self.record.members.items():
-            if name in self.election.contacts and self.election.silence_ns(name, now_ns) > limit_ns:
+            if self.election.is_silent(name, limit_ns, now_ns):
                 self.reports.suspects[name] = life
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:

@@ -190,6 +190,35 @@ def test_a_coordinator_suspects_the_silent_even_if_their_monitor_does_not():
     assert "n1" not in made.election.accepted.members
 
 
+def test_a_member_that_is_back_after_a_long_while_is_not_out_again_for_its_old_silence():
+    """It was cut off for four seconds; until it speaks under the record that took it in again, its hello counts."""
+    made, _ = node()
+    lead(made)
+    made.step(Received("n2#1", m.Appended(term=1, version=2)), 900 * MS)
+    made.step(TICK, 900 * MS)
+    made.step(Received("n2#1", m.Appended(term=1, version=3)), 910 * MS)
+    assert sorted(made.record.members) == ["n0", "n2"]
+    for at_ms in range(1000, 5000, 100):
+        made.step(Received("n2#1", m.Appended(term=1, version=3)), at_ms * MS)
+    made.step(Received("n1#1", m.Hello(name="n1", life=1)), 5000 * MS)
+    made.step(Received("n2#1", m.Appended(term=1, version=4)), 5000 * MS)
+    made.step(TICK, 5050 * MS)
+    assert sorted(made.election.accepted.members) == ["n0", "n1", "n2"]
+
+
+def test_a_new_coordinator_does_not_count_silence_from_before_its_election():
+    """As a follower it heard nobody but the one whom it watches."""
+    made, _ = node()
+    made.step(Received("n1#1", m.Vote(term=0, granted=False)), 10 * MS)
+    lead(made, 2000 * MS)
+    made.election.contacts["n2"] = 10 * MS
+    made.step(TICK, 2050 * MS)
+    assert "n2" in made.election.accepted.members
+    made.step(Received("n1#1", m.Appended(term=1, version=2)), 2800 * MS)
+    made.step(TICK, 2850 * MS)
+    assert "n2" not in made.election.accepted.members
+
+
 # --- settings in the record
 
 FAST = Protection(period_ns=10 * MS)
