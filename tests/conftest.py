@@ -36,6 +36,7 @@ CLUSTERS = (
     "test_spark_bad_input",
     "test_spark_between",
     "test_spark_end_to_end",
+    "test_spark_gaps",
     "test_spark_kafka",
     "test_spark_masters",
     "test_spark_port",
