@@ -1,4 +1,4 @@
-"""A gap on its way through a stage of Spark: the node of an unprotected operator is killed, another operator reads it."""
+"""A gap on its way through a stage of Spark: an unprotected operator loses its node, and another operator reads it."""
 
 from __future__ import annotations
 

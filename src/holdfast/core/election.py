@@ -52,8 +52,8 @@ TRANSITIONS: dict[tuple[Standing, Trigger], Standing] = {
 
 class Election:
     __slots__ = (
-        "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "elected_ns", "heard_ns", "name",
-        "patience_ns", "sent_ns", "standing", "term", "voted_for", "votes",
+        "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "elected_ns", "heard_ns",
+        "name", "patience_ns", "sent_ns", "standing", "term", "voted_for", "votes",
     )  # fmt: skip
 
     def __init__(self, name: Name, config: Config, term: int, voted_for: Name | None, accepted: Record) -> None:
