@@ -119,8 +119,9 @@ def _plot(figure, rows: list[dict[str, Any]]) -> None:
         for arm, pace in ((a, p) for p in PACES for a in ("before", "after")):
             mine = [r for r in rows if (r["arm"], r["pace"], r["end"]) == (arm, pace, "sealed")]
             axes.plot([r["round"] for r in mine], [r[name] for r in mine], marker="o", label=f"{arm}, {pace}")
+        axes.set_xticks(sorted({r["round"] for r in rows}))
         axes.set_xlabel("round")
-        axes.set_ylabel(name.replace("_", ", "))
+        axes.set_ylabel(f"{name[:3]}, ms from delivery until every holder has sealed")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend()
