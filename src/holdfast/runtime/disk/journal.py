@@ -25,6 +25,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -77,7 +78,7 @@ class Journal:
             if not path.exists() and not lives:
                 write_whole(path, _MAGIC)
             self._size = self._read()
-            self._file = os.open(path, os.O_RDWR)
+            self._file = FileIO(path, "r+")
         except (FileNotFoundError, IsADirectoryError) as error:
             raise self._lost(
                 f"{path}: {error.strerror}; {self._lives.name} says that it has lived {lives} times"
@@ -87,7 +88,7 @@ class Journal:
         known = self.content.get("life", 0)
         if isinstance(known, int) and known < lives:
             raise self._lost(f"{path} knows of life {known}, {self._lives.name} of life {lives}")
-        os.ftruncate(self._file, self._size)  # a torn tail
+        self._file.truncate(self._size)  # a torn tail
         os.fsync(self._file)
         _sync_directory(path.parent)
 
@@ -179,7 +180,7 @@ class Journal:
         try:
             done = 0
             while done < len(raw):
-                done += os.pwrite(self._file, raw[done:], self._size + done)
+                done += os.pwrite(self._file.fileno(), raw[done:], self._size + done)
             os.fdatasync(self._file)
         except OSError as error:
             self._on_full(
@@ -218,12 +219,13 @@ class Journal:
                 os.unlink(fresh)  # it may hold the very blocks that the journal needs
             self._on_full(f"The journal {self.path} cannot be compacted: {error.strerror}.")
             return
-        os.close(self._file)
-        self._file, self._size, self._compact_from = handle, len(raw), max(COMPACT_BYTES, 2 * len(raw))
+        self._file.close()
+        self._file = FileIO(handle, "r+")
+        self._size, self._compact_from = len(raw), max(COMPACT_BYTES, 2 * len(raw))
         _sync_directory(self.path.parent)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
 
 def write_whole(path: Path, raw: bytes) -> None:
