@@ -12,6 +12,7 @@ from holdfast.model.message import STEP, View, ahead
 from holdfast.model.protection import MODES
 from holdfast.model.ranges import shown
 from holdfast.model.record import Place, Record
+from holdfast.model.skips import objection as skips_objection
 from holdfast.model.topology import Topology
 
 
@@ -43,15 +44,15 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
     known = before.places if record.members == before.members else {}  # what has not changed was looked at before
     for asset in wanted:
         place = record.places[asset]
-        why = "" if place == known.get(asset) else _place(asset, place, record, is_stage=asset in topology.stage)
+        why = "" if place == known.get(asset) else _place(asset, place, record, topology)
         if why:
             return f"{asset}: {why}"
     return ""
 
 
-def _place(asset: Asset, place: Place, record: Record, *, is_stage: bool) -> str:
-    holders = place.holders
-    if place.is_stage is not is_stage or place.mode not in MODES:
+def _place(asset: Asset, place: Place, record: Record, topology: Topology) -> str:
+    holders, shard = place.holders, topology.shard.get(asset)
+    if place.is_stage is not (asset in topology.stage) or place.mode not in MODES:
         return f"it cannot be placed as {shown(place)}"
     if place.since > record.version or place.empty > place.epoch or (place.moving and not place.backup):
         return f"its numbers do not agree: {shown(place)}"
@@ -62,7 +63,7 @@ def _place(asset: Asset, place: Place, record: Record, *, is_stage: bool) -> str
             return f"{shown(seat)} cannot have it"
         if seat != place.primary and not _is_member(seat, record):
             return f"{shown(seat)} is not a member"
-    return ""
+    return skips_objection(place.skips, shard.inputs if shard else ())
 
 
 def _is_member(seat: Seat, record: Record) -> bool:
@@ -88,4 +89,6 @@ def _follows(record: Record, before: Record) -> str:
             return f"{asset} cannot have become {shown(place)}"
         if moved and place.epoch == known.epoch:
             return f"{asset} has another primary at the same epoch"
+        if place.epoch == known.epoch and not set(place.skips) <= set(known.skips):
+            return f"{asset} skips something at the same epoch"
     return ""

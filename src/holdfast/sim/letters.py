@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.model import notes
-from holdfast.model.block import EPOCH_SHIFT, Block, Rows, base_of
+from holdfast.model.block import EPOCH_SHIFT, Block, Row, Rows, base_of
 from holdfast.model.ids import Address, Asset, Edge, dead_edge
 from holdfast.sim.reference import Reference
 from holdfast.sim.world import World
@@ -18,10 +18,18 @@ from holdfast.sim.world import World
 class LetterRules:
     """A part of the checker; `fail` is the checker's."""
 
-    def __init__(self, world: World, reference: Reference, fail: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        reference: Reference,
+        fail: Callable[[str, str], None],
+        is_skipped: Callable[[Asset, Row], bool] = lambda shard, row: False,
+    ) -> None:
         self.world = world
         self.reference = reference
         self.fail = fail
+        #: Is this a row of a batch that the shard has passed over?
+        self.is_skipped = is_skipped
         #: What was set aside, by whoever came there first; every row of it; and where each shard left the reference.
         self.seen: dict[Asset, dict[int, Block]] = {shard: {} for shard in world.topology.shard}
         self.rows_at: dict[tuple[Asset, int, int], int] = {}
@@ -35,13 +43,15 @@ class LetterRules:
 
     def on_set_aside(self, source: Address, note: notes.SetAside) -> None:
         shard, block = note.shard, note.block
-        right = self.reference.at[dead_edge(shard)].get(block.start)
+        right = self.reference.block_at(dead_edge(shard), block.start)
         if block.start >= self.left_at.get(shard, block.start + 1):
             right = self.seen[shard].get(block.start, block)
         if right != block:
             self.fail("wrong rows set aside", f"{shard} (epoch {note.epoch}) on {source} has {block}; right is {right}")
         self.seen[shard].setdefault(block.start, block)
-        for key, time, _ in block.rows:
+        for key, time, value in block.rows:
+            if self.is_skipped(shard, (key, time, value)):
+                continue  # of input several rows may have one key and time
             if self.rows_at.setdefault((shard, key, time), block.start) != block.start:
                 self.fail("a row was set aside twice", f"{shard}: {key} {time} at {block.start} and before")
 
