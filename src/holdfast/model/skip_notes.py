@@ -18,6 +18,9 @@ class Failed(Note, frozen=True):
     why: str
     way: str
 
+    def parts(self) -> tuple[object, ...]:
+        return (self.shard, self.epoch, self.edge, self.start)
+
 
 class GaveUp(Note, frozen=True):
     """A primary will not step this block at this epoch, and asks for the record that says so."""

@@ -61,13 +61,14 @@ def command(shard: Asset, skip: Skip) -> str:
     return f"holdfast skip {shard} {skip.source} {skip.number}"
 
 
-def objection(skips: tuple[Skip, ...], inputs: tuple[Edge, ...]) -> str:
-    """Why a shard with these inputs cannot have these skips; empty: it can."""
+def objection(skips: tuple[Skip, ...], inputs: tuple[Edge, ...] | None) -> str:
+    """Why a shard with these inputs cannot have these skips; empty: it can. (A driver does not know all of them.)"""
     if len(skips) > SKIPS_MAX or len({skip.key for skip in skips}) < len(skips):
         return "it has too many skips, or one twice"
     for skip in skips:
         batches = producer_stage(skip.edge) != ""
-        if skip.edge not in inputs or skip.end <= skip.start or (skip.batch < 0) is batches:
+        foreign = inputs is not None and skip.edge not in inputs
+        if foreign or skip.end <= skip.start or (skip.batch < 0) is batches:
             return "it skips what it cannot have"
         if len(skip.why) > WHY_MAX or not skip.why.isprintable():
             return "it skips for a reason that cannot be shown"

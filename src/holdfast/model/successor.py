@@ -44,15 +44,18 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
     known = before.places if record.members == before.members else {}  # what has not changed was looked at before
     for asset in wanted:
         place = record.places[asset]
-        why = "" if place == known.get(asset) else _place(asset, place, record, topology)
+        why = "" if place == known.get(asset) else _place(asset, place, record, is_stage=asset in topology.stage)
+        if place.skips and not why:
+            shard = topology.shard.get(asset)
+            why = skips_objection(place.skips, (shard.inputs if shard else ()) if whole else None)
         if why:
             return f"{asset}: {why}"
     return ""
 
 
-def _place(asset: Asset, place: Place, record: Record, topology: Topology) -> str:
-    holders, shard = place.holders, topology.shard.get(asset)
-    if place.is_stage is not (asset in topology.stage) or place.mode not in MODES:
+def _place(asset: Asset, place: Place, record: Record, *, is_stage: bool) -> str:
+    holders = place.holders
+    if place.is_stage is not is_stage or place.mode not in MODES:
         return f"it cannot be placed as {shown(place)}"
     if place.since > record.version or place.empty > place.epoch or (place.moving and not place.backup):
         return f"its numbers do not agree: {shown(place)}"
@@ -63,7 +66,7 @@ def _place(asset: Asset, place: Place, record: Record, topology: Topology) -> st
             return f"{shown(seat)} cannot have it"
         if seat != place.primary and not _is_member(seat, record):
             return f"{shown(seat)} is not a member"
-    return skips_objection(place.skips, shard.inputs if shard else ())
+    return ""
 
 
 def _is_member(seat: Seat, record: Record) -> bool:
