@@ -25,7 +25,7 @@ TELL_AGAIN_S = 5.0
 SILENCE_S_MAX = 60.0
 #: A stage that fails this many times in a row will not finish by itself; once or twice may be a node that died.
 FAILURES_MAX = 3
-#: A shard that stands still for so long will not go on by itself.
+#: A shard that stands still this long will not go on by itself.
 STANDS_S_MAX = 2.0
 #: `holdfast run` looks at its nodes, stops them, kills those that do not stop: it may take longer than they do.
 END_LIMIT_S = STOP_LIMIT_S + 20.0

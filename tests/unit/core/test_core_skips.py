@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from support.core import CONFIG, ONE, feed, place, receive, record, take
+from test_core_gate import FIRST, hear, node, refused
 
 from holdfast.core.host import Host
 from holdfast.core.load import LoadView
@@ -284,3 +286,31 @@ def test_a_block_of_another_shard_is_skipped_by_its_position():
     skip = Skip(edges[0], 40, 44)
     assert (skip.source, skip.number, str(skip)) == (edges[0], 40, f"[40, 44) of {edges[0]}")
     assert objection((skip,), spec.inputs) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "why"),
+    [
+        ("operator", m.SkipWanted(shard="u0", input="s0>u1", start=0), "u0 does not read s0>u1"),
+        ("operator", m.SkipWanted(shard="u9", input="s0>u0", start=0), "does not belong to this pipeline"),
+        ("operator", m.SkipWanted(shard="u0", input="s0>u0", start=-1), "is not between"),
+        ("n1#1", m.GivenUp(shard="u0", since=1, skip=Skip("s0>u0", 0, 3, 0, "x")), "only the primary"),
+        ("n0#1", m.GivenUp(shard="u0", since=1, skip=Skip("s0>u0", 3, 3, 0, "x")), "it skips what it cannot have"),
+        ("n0#1", m.SkipsPassed(shard="u0", since=1, skips=(Skip("u0.0", 0, 3),)), "it skips what it cannot have"),
+    ],
+)
+def test_the_gate_refuses_what_no_right_peer_could_have_sent(source, message, why):
+    (said,) = refused(hear(node(), source, message))
+    assert why in said
+
+
+def test_the_gate_refuses_a_record_that_skips_at_the_same_epoch_or_what_cannot_be():
+    def after(**fields: object) -> m.Push:
+        shard = replace(FIRST.places["u0"], since=2, **fields)
+        return m.Push(record=replace(FIRST, version=2, term=1, places={**FIRST.places, "u0": shard}))
+
+    right, wrong = Skip("s0>u0", 0, 3, 0, "x"), Skip("s0>u1", 0, 3, 0, "x")
+    assert "skips something at the same epoch" in refused(hear(node("n2"), "n1#1", after(skips=(right,))))[0]
+    assert "it skips what it cannot have" in refused(hear(node("n2"), "n1#1", after(epoch=2, skips=(wrong,))))[0]
+    assert refused(hear(node("n2"), "n1#1", after(epoch=2, skips=(right,)))) == []
+    assert "cannot be primary" in refused(hear(node("n0"), "n1#1", after(epoch=2, skips=(right,))))[0]
