@@ -33,6 +33,7 @@ CLUSTERS = (
     "test_nodes",
     "test_racing_starts",
     "test_signals",
+    "test_skips",
     "test_spark_bad_input",
     "test_spark_between",
     "test_spark_end_to_end",

@@ -9,7 +9,18 @@ from mutants import MUTANTS, load, planted
 
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
-from holdfast.sim.swarm import SWARM, chopped, fragile, heavy, poisoned, rough, skewed, swarm_setup, switching
+from holdfast.sim.swarm import (
+    SWARM,
+    choking,
+    chopped,
+    fragile,
+    heavy,
+    poisoned,
+    rough,
+    skewed,
+    swarm_setup,
+    switching,
+)
 
 load()
 #: Bugs that only some faults bring out are looked for among those; the rest among all.
@@ -45,6 +56,8 @@ ROUGH = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_o
 CHOPPED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_blocks"}
 #: Bugs in dead letters: looked for where there are some, and disks answer badly.
 POISONED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_letters"}
+#: Bugs in skips: looked for where operators cannot take some batches.
+CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_skips"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -65,7 +78,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = heavy(setup) if name in HEAVY else switching(setup) if name in SWITCHING else setup
             setup = skewed(setup) if name in SKEWED else fragile(setup) if name in FRAGILE else setup
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
-            setup = poisoned(setup) if name in POISONED else setup
+            setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

@@ -140,6 +140,10 @@ class ScriptedSource(ScriptedChild):
                 edges[stage_edge(self.stage, spec.shards[1])] = ArrowRows(
                     [pa.record_batch({"ts": [1], "key": ["one"]})]
                 )
+            if number == settings.get("odd_batch"):  # the second shard gets all its rows, with values of another type
+                odd = stage_edge(self.stage, spec.shards[1])
+                texts = [part.set_column(2, "value", part["value"].cast(pa.string())) for part in edges[odd].batches]
+                edges[odd] = ArrowRows(texts)
             self.loop.post(
                 RunBatch(
                     batch=number,

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,10 +188,12 @@ class Nodes:
     def available(self) -> int:
         return int((time.time() - float((self.dir / "began").read_text())) * self.rate)
 
-    def difference(self) -> str:
-        """What is wrong with what the sink holds, compared with a recomputation; empty if nothing."""
+    def difference(self, without: Iterable[dict[str, Any]] = ()) -> str:
+        """What is wrong with what the sink holds, compared with a recomputation; empty if nothing. `without`: rows that
+        were set aside, as dead letters tell them."""
         total = int((self.dir / "closed").read_text())
         given = pa.Table.from_batches([rows(0, total, self.rate, self.keys)])
+        given = _less(given, without)
         held = read_sink(self.dir / "sink")
         shards = [u.id for u in self.plan.topology.shards]
         first = _windows(given, "ts", WINDOW_US, {"n": None, "total": "value"})
@@ -204,6 +207,15 @@ class Nodes:
 
     def forget(self) -> None:
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def _less(given: pa.Table, others: Iterable[dict[str, Any]]) -> pa.Table:
+    """The rows without these others, each of which must be there."""
+    gone = [(datetime.fromisoformat(row["ts"]), int(row["key"]), int(row["value"])) for row in others]
+    there = {(row["ts"], row["key"], row["value"]): i for i, row in enumerate(given.to_pylist())} if gone else {}
+    lost = {there[row] for row in gone}
+    assert len(lost) == len(gone)
+    return given.filter(pa.array([i not in lost for i in range(given.num_rows)])) if lost else given
 
 
 def _none() -> pa.RecordBatch:

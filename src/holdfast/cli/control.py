@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -25,6 +25,8 @@ TELL_AGAIN_S = 5.0
 SILENCE_S_MAX = 60.0
 #: A stage that fails this many times in a row will not finish by itself; once or twice may be a node that died.
 FAILURES_MAX = 3
+#: A shard that stands still this long will not go on by itself.
+STANDS_S_MAX = 2.0
 #: `holdfast run` looks at its nodes, stops them, kills those that do not stop: it may take longer than they do.
 END_LIMIT_S = STOP_LIMIT_S + 20.0
 
@@ -153,6 +155,7 @@ def _check_failures(run: RunFile, waiting: list[str], said: set[str], tell) -> N
         nodes, _ = run.statuses()
     except HoldfastError:
         return  # nobody answers now, which the caller hears too
+    _check_standing(run, nodes)
     newest = max(nodes.values(), key=lambda answer: answer.get("version", 0), default={"places": {}})
     for failure in failures_of(newest["places"], nodes):
         if failure.stage not in waiting:
@@ -166,6 +169,19 @@ def _check_failures(run: RunFile, waiting: list[str], said: set[str], tell) -> N
         if tell and failure.text not in said:
             said.add(failure.text)
             tell(str(failure))
+
+
+def _check_standing(run: RunFile, nodes: dict[str, Any]) -> None:
+    """The end if a shard stands still: nothing behind it comes until a person has decided what becomes of the batch."""
+    for name, answer in sorted(nodes.items()):
+        for shard, told in sorted(answer.get("shards", {}).items()):
+            stands = told.get("stands")
+            if stands and not stands["tries_again"] and stands["seconds"] >= STANDS_S_MAX:
+                raise HoldfastError(
+                    f"{run.pipeline} cannot finish: {shard} on {name} stands still",
+                    detail=told["failed"],
+                    hint=f"{stands['way_on']} Then call this again.",
+                )
 
 
 def _finish_ports(run: RunFile, limit_s: float) -> None:

@@ -24,6 +24,7 @@ from .mode import mode
 from .prescribe import prescribe_command
 from .run import run_command
 from .sim import sim
+from .skip import skip
 from .verify import verify
 from .watch import events, status
 
@@ -39,6 +40,7 @@ app.command("drain")(drain)
 app.command("stop")(stop)
 app.command("mode")(mode)
 app.command("bad")(bad)
+app.command("skip")(skip)
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 

@@ -196,8 +196,26 @@ def notices(status: dict[str, Any]) -> list[Text]:
                 text = f"{shard} on {name} has set aside {told['rows_aside']:,} rows: {folder} has them"
                 lines.append(Text(text, style="yellow"))
             if told["failed"]:
-                lines.append(Text(f"{shard} on {name} stands still: {told['failed']}", style="bold red"))
-    return lines
+                lines.append(Text(standing_still(shard, name, told), style="bold red"))
+    return lines + [Text(line, style="yellow") for line in skip_lines(status["shards"])]
+
+
+def standing_still(shard: str, node: str, told: dict[str, Any]) -> str:
+    """Why, for how long, and what to do about it."""
+    stands = told.get("stands")
+    if not stands:
+        return f"{shard} on {node} stands still: {told['failed']}"
+    how = "has waited" if stands["tries_again"] else "has stood still"
+    return f"{shard} on {node} {how} for {stands['seconds']:,.0f} s: {told['failed']} {stands['way_on']}"
+
+
+def skip_lines(shards: dict[str, Any]) -> list[str]:
+    """Batches that copies of a shard pass over, as the record says."""
+    return [
+        f"{shard} passes over {skip['number']} of {skip['source']}: dead/{operator_of(asset_id(shard))} has its rows"
+        for shard, told in sorted(shards.items())
+        for skip in told.get("skips", ())
+    ]
 
 
 def nodes_table(status: dict[str, Any]) -> Table:

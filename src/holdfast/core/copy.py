@@ -12,6 +12,9 @@ its output begins with a block that says so. A copy that comes upon such a block
 What an operator cannot put out (a sum that does not fit its type) it sets aside, by a rule that knows only state and
 input. That is output too: it is numbered, captured and kept until it is written (`dead`, `core/dead_letters.py`).
 
+A block that the operator cannot take stays, and the copy stands still, until the record says that it is skipped
+(`skips`). Then its rows are set aside like that, whichever copy meets it, and its watermark counts as ever.
+
 A copy never talks to anyone: `core/host.py` feeds it and sends what it made.
 """
 
@@ -23,7 +26,7 @@ from holdfast.core.arriving import Pasting
 from holdfast.core.gauge import Gauge
 from holdfast.core.operator import Operator
 from holdfast.core.roles import CHANGES, RISING, Change, Condition
-from holdfast.errors import HoldfastError, InvariantError, MemoryLimitError, check
+from holdfast.errors import HoldfastError, InvariantError, MemoryLimitError, check, one_line
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows, cut_rows
@@ -31,6 +34,7 @@ from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Consumer, Edge, dead_edge
 from holdfast.model.messages import Capture
 from holdfast.model.parts import CommitRecord
+from holdfast.model.skips import WHY_MAX, Skip
 from holdfast.model.topology import ShardSpec, Topology
 
 #: Who takes what is set aside: files.
@@ -53,8 +57,8 @@ class Input:
 
 class Copy:
     __slots__ = (
-        "block_rows_max", "condition", "consumed_since", "dead", "gap", "gauge", "highest", "inboxes", "inputs", "op",
-        "outputs", "pasted", "pasting", "replays", "spec", "watermark", "why",
+        "block_rows_max", "blocked", "condition", "consumed_since", "dead", "gap", "gauge", "highest", "inboxes",
+        "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -87,6 +91,11 @@ class Copy:
         #: While it stands still, or waits for memory: why its operator cannot take the next block. Nothing is lost: the
         #: block stays.
         self.why = ""
+        #: Meanwhile: that block, as a skip would name it.
+        self.blocked: Skip | None = None
+        #: Blocks that the record lets it pass over; and the one that the last step has passed over.
+        self.skips: dict[tuple[Edge, int], Skip] = {}
+        self.skipped: Skip | None = None
         #: How busy it keeps its node in its present role.
         self.gauge = Gauge()
 
@@ -115,7 +124,8 @@ class Copy:
                 "the state of a copy cannot do this", detail=f"{self.id} is {self.condition.value}: {change.value}"
             )
         self.condition = known
-        self.why = ""
+        if change is not Change.GIVES_UP:
+            self.why, self.blocked = "", None
 
     def holds_to(self, edge: Edge) -> int:
         """Where this copy would stand if it ran now: a held capture is pasted first."""
@@ -166,33 +176,42 @@ class Copy:
         self.op.hide(max(to, self.gap))
         mark = max(block.watermark, source.watermark)
         lowest = min(mark if i is source else i.watermark for i in self.inputs)
+        skip = self.skipped = self.skips.get((source.edge, block.start))
         try:
-            rows = self.op.step(source.edge, block.rows, lowest)
+            letters = self.op.letters(source.edge, block.rows, skip.reason) if skip else ()
+            rows = self.op.step(source.edge, () if skip else block.rows, lowest)
         except InvariantError:
             raise
         except HoldfastError as error:
             source.queue.appendleft(block)
-            batch = f", batch {block.batch}" if block.batch >= 0 else ""
-            full = isinstance(error, MemoryLimitError)  # not a function of the input: another node may have room
-            self.change(Change.TORN if self.op.torn else Change.NO_ROOM if full else Change.REFUSED)
-            self.why = f"{self.id} cannot take [{block.start}, {block.end}) of {source.edge}{batch}: {error}"
+            self._stand_still(source.edge, block, error)
             return None
         source.position = block.end
         source.watermark = mark
         self.highest = max(self.highest, block.highest)
         self.consumed_since += block.end - block.start
         hidden = self.hide(to)
-        aside = self._set_aside()
+        aside = self._set_aside(letters) + self._set_aside(self.op.aside)
         if lowest == self.watermark and not any(map(len, rows)):
             return hidden + aside
         before, self.watermark = self.promised, lowest
         return hidden + aside + self._emit(rows, before)
 
-    def _set_aside(self) -> list[tuple[OutputQueue, Block]]:
-        """What the step could not put out. A function of state and input, so every copy sets the same aside."""
-        if not len(self.op.aside):
+    def _stand_still(self, edge: Edge, block: Block, error: HoldfastError) -> None:
+        full = isinstance(error, MemoryLimitError)  # not a function of the input: another node may have room
+        self.change(Change.TORN if self.op.torn else Change.NO_ROOM if full else Change.REFUSED)
+        batch = f", batch {block.batch}" if block.batch >= 0 else ""
+        self.why = f"{self.id} cannot take [{block.start}, {block.end}) of {edge}{batch}: {error}"
+        why = one_line(error).removeprefix("error: ")
+        shown = "".join(c if c.isprintable() else "?" for c in why[:WHY_MAX])
+        self.blocked = Skip(edge, block.start, block.end, block.batch, shown)
+
+    def _set_aside(self, letters: Rows) -> list[tuple[OutputQueue, Block]]:
+        """What the step could not put out, or has passed over: a function of state, input and record, so every copy
+        sets the same aside."""
+        if not len(letters):
             return []
-        parts = cut_rows(self.op.aside, self.block_rows_max)
+        parts = cut_rows(letters, self.block_rows_max)
         return [(self.dead, self.dead.append(part, self.promised)) for part in parts]
 
     def _emit(
@@ -235,7 +254,7 @@ class Copy:
         if lowest > self.watermark:
             before, self.watermark = self.promised, lowest
             rows = self.op.step(self.inputs[0].edge, (), lowest)
-            made += self._set_aside() + self._emit(rows, before)
+            made += self._set_aside(self.op.aside) + self._emit(rows, before)
         return made
 
     def start_empty(self, base: int) -> None:

@@ -23,7 +23,7 @@ from holdfast.model import notes
 from holdfast.model.block import base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
-from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, Subscribe
+from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, SkipWanted, Subscribe
 from holdfast.model.parts import EdgeState
 from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
@@ -101,7 +101,7 @@ class Host:
                 return copy is not None and copy.can(Change.NAMED)
             case Action.RETARGET:
                 return runner is not None and (
-                    place.epoch == runner.epoch or (runner.place.moving and copy is not None)
+                    place.epoch == runner.epoch or runner.skips.is_granted(place) or runner.place.moving
                 )
             case Action.DEMOTE:
                 return copy is not None and copy.can(Change.STOPS)
@@ -118,6 +118,8 @@ class Host:
                 detail=f"{shard} on {self.seat}: {state.value} -> {role.value} by {place}",
             )
         self.states[shard], action = known
+        if shard in self.copies:
+            self.copies[shard].skips = {skip.key: skip for skip in place.skips}
         if place.primary is None:
             ready.notes.append(notes.Lost(shard, self.seat, place.epoch))
         if action is not Action.NOTHING:
@@ -169,7 +171,7 @@ class Host:
 
     def _retarget(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         runner = self.runners[shard]
-        if place.epoch == runner.epoch:
+        if place.epoch == runner.epoch or runner.skips.is_granted(place):
             runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
             return
         if not runner.place.moving:
@@ -207,7 +209,9 @@ class Host:
 
     def _new_copy(self, shard: Asset, *, based: bool) -> Copy:
         spec = self.topology.shard[shard]
-        return Copy(spec, self.topology, self.factory(spec), self.config, based=based)
+        copy = Copy(spec, self.topology, self.factory(spec), self.config, based=based)
+        copy.skips = {skip.key: skip for skip in self.record.places[shard].skips}
+        return copy
 
     def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
@@ -255,6 +259,11 @@ class Host:
         for shard in self.topology.readers_of(message.edge):
             if shard in self.runners:
                 ready.notes.append(notes.Refused(shard, message.edge, behind.said, behind.known))
+
+    def on_skip_wanted(self, source: Address, message: SkipWanted, now_ns: int, ready: Ready) -> None:
+        runner = self.runners.get(message.shard)
+        if runner is not None:
+            runner.on_skip_wanted(message, now_ns, ready)
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
         runner = self.runners.get(Asset(message.consumer))

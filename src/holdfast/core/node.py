@@ -433,6 +433,12 @@ class Node:
     def on_yielded(self, source: Address, message: m.Yielded, now_ns: int, ready: Ready) -> None:
         self.reports.yielded[message.asset] = message.since
 
+    def on_given_up(self, source: Address, message: m.GivenUp, now_ns: int, ready: Ready) -> None:
+        self.reports.given_up[message.shard] = message
+
+    def on_skips_passed(self, source: Address, message: m.SkipsPassed, now_ns: int, ready: Ready) -> None:
+        self.reports.passed[message.shard] = message
+
     def on_stage_down(self, source: Address, message: m.StageDown, now_ns: int, ready: Ready) -> None:
         self.reports.downs[message.stage] = message.epoch
 

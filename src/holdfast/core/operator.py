@@ -31,6 +31,10 @@ class Operator(Protocol):
         """
         ...
 
+    def letters(self, edge: Edge, rows: Rows, reason: str) -> Rows:
+        """Rows of an input edge as dead letters, all for this reason. Changes nothing."""
+        ...
+
     def hide(self, to: int) -> None:
         """From now on emit nothing that rows before event time `to` could have a part in: some of them are missing."""
         ...

@@ -22,8 +22,10 @@ import msgspec
 from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
+from holdfast.model.messages import GivenUp, SkipsPassed
 from holdfast.model.protection import MODES, OnFailure, Protection
 from holdfast.model.record import Place, Record
+from holdfast.model.skips import SKIPS_MAX
 
 #: A tenth of what a node has to do is noise: smaller differences move nothing.
 NOISE = 10
@@ -32,7 +34,9 @@ NOISE = 10
 class Reports:
     """What the coordinator has heard since it last changed the record. Entries that no longer apply do no harm."""
 
-    __slots__ = ("downs", "drains", "hellos", "joined", "protection", "suspects", "unfit", "yielded")
+    __slots__ = (
+        "downs", "drains", "given_up", "hellos", "joined", "passed", "protection", "suspects", "unfit", "yielded",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.suspects: dict[Name, int] = {}
@@ -43,6 +47,8 @@ class Reports:
         self.protection: dict[str, Protection] = {}
         self.drains: dict[Name, None] = {}
         self.downs: dict[Asset, int] = {}
+        self.given_up: dict[Asset, GivenUp] = {}
+        self.passed: dict[Asset, SkipsPassed] = {}
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -107,6 +113,7 @@ def plan(record: Record, reports: Reports, loads: LoadView, config: Config) -> D
         _note_drains(made, reports)
     for asset in sorted(made.places):
         _settle(made, asset, reports)
+        _skip(made, asset, reports)
     _count_load(made)
     for asset in sorted(made.places):
         _protect(made, asset, reports)
@@ -185,6 +192,21 @@ def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
         made.put(asset, backup=None, joining=place.backup, moving=False)
     elif place.moving and place.backup and reports.yielded.get(asset) == place.since:
         made.put(asset, primary=place.backup, backup=place.primary, epoch=place.epoch + 1, moving=False)
+
+
+def _skip(made: Draft, asset: Asset, reports: Reports) -> None:
+    """Skip what a primary has given up, at a new epoch; forget what every copy has passed. A primary whose state is
+    torn hands over to its backup, which has all that came before; one that moves gives up again where it goes."""
+    place, given_up, passed = made.places[asset], reports.given_up.get(asset), reports.passed.get(asset)
+    if passed is not None and passed.since == place.since:
+        made.put(asset, skips=tuple(skip for skip in place.skips if skip not in passed.skips))
+    if given_up is None or given_up.since != place.since or len(made.places[asset].skips) >= SKIPS_MAX:
+        return
+    skips = (*made.places[asset].skips, given_up.skip)
+    if not given_up.torn and not place.moving:
+        made.put(asset, epoch=place.epoch + 1, skips=skips)
+    elif given_up.torn and place.backup:
+        made.put(asset, primary=place.backup, backup=None, epoch=place.epoch + 1, moving=False, skips=skips)
 
 
 def _count_load(made: Draft) -> None:

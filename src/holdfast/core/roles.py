@@ -108,6 +108,8 @@ class Change(Enum):
     TRIES_AGAIN = "it tries the same block again"
     REFUSED = "its operator cannot take the next block"
     TORN = "its operator fails in the middle of a block: the state is of no position"
+    GIVES_UP = "it will not try the block again: it shall be skipped"
+    SKIPS = "the record says that the block is skipped"
     STOPS = "it hands over and becomes an image"
 
 
@@ -136,6 +138,10 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.RUNNING, Change.TORN): Condition.TORN,
     (Condition.RUNNING, Change.NO_ROOM): Condition.WAITING,
     (Condition.WAITING, Change.TRIES_AGAIN): Condition.RUNNING,
+    (Condition.WAITING, Change.GIVES_UP): Condition.FAILED,
+    (Condition.FAILED, Change.GIVES_UP): Condition.FAILED,
+    (Condition.TORN, Change.GIVES_UP): Condition.TORN,
+    (Condition.FAILED, Change.SKIPS): Condition.RUNNING,
     (Condition.WAITING, Change.STOPS): Condition.COMPLETE,
     (Condition.RUNNING, Change.STOPS): Condition.COMPLETE,
     (Condition.FAILED, Change.STOPS): Condition.COMPLETE,

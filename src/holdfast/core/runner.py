@@ -21,6 +21,7 @@ from holdfast.core.outlet import Outlet
 from holdfast.core.protect import Guard, MakeGuard, guard_names
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Change, Condition
+from holdfast.core.skips import Skips
 from holdfast.core.spills import Spills
 from holdfast.errors import refuse_if
 from holdfast.logs.output_queue import OutputQueue
@@ -28,17 +29,18 @@ from holdfast.model import notes
 from holdfast.model.block import Block, base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat
-from holdfast.model.messages import Data, Held, Here, Message, Pasted, Subscribe, Yielded
+from holdfast.model.messages import Data, Held, Here, Message, Pasted, SkipWanted, Subscribe, Yielded
 from holdfast.model.parts import CommitRecord
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record
+from holdfast.model.skips import Skip
 from holdfast.model.topology import Topology
 
 
 class Runner:
     __slots__ = (
         "bounds", "config", "copy", "epoch", "feeds", "guards", "letters", "make_guard", "make_op", "outlet", "place",
-        "producers", "topology", "tries_again_ns",
+        "producers", "skips", "topology", "tries_again_ns",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +67,7 @@ class Runner:
         self.guards: tuple[Guard, ...] = ()
         #: While it waits for memory: when it tries again; 0: it does not.
         self.tries_again_ns = 0
+        self.skips = Skips(copy)
         self.outlet = Outlet(copy, place.epoch, topology, config, spills)
         seat = place.primary or NO_SEAT
         self.feeds: dict[Edge, Feed] = {
@@ -86,11 +89,26 @@ class Runner:
         if place.mode != self.place.mode:
             ready.notes.append(notes.ModeChanged(self.id, place.mode, self.epoch, place.since))
         self.place = place
+        if place.epoch != self.epoch:
+            self._go_on(place, now_ns, ready)
         self.on_protection(protection, now_ns)
         for guard in self.guards:
             guard.retarget(place)
         self.pump(now_ns, ready)
         ready.idle = True
+
+    def _go_on(self, place: Place, now_ns: int, ready: Ready) -> None:
+        """What this copy gave up is skipped, by the record: the same copy goes on, at the epoch that it came with."""
+        self.epoch = self.outlet.epoch = place.epoch
+        self.copy.change(Change.SKIPS)
+        self.skips.given_up = None
+        self.skips.look(now_ns)
+        self.tries_again_ns = 0
+        positions = tuple(self.copy.positions().values())
+        ready.notes.append(notes.Promoted(self.id, place.primary or NO_SEAT, place.epoch, positions))
+        for edge, feed in self.feeds.items():
+            feed.epoch = place.epoch
+            feed.subscribe(self.producers.get(edge), now_ns, ready)
 
     def on_protection(self, protection: Protection, now_ns: int) -> None:
         """Settings as the record has them now. A guard stays for as long as the shard runs here, in any mode: without
@@ -201,6 +219,8 @@ class Runner:
             return  # it hands over: it serves, but consumes nothing
         made, before = False, self.copy.condition
         while (blocks := self.copy.step()) is not None:
+            if self.copy.skipped is not None:
+                self._note_skipped(self.copy.skipped, ready)
             for queue, block in blocks:
                 made = True
                 ready.notes.append(self._noted(queue, block))
@@ -208,16 +228,31 @@ class Runner:
             self._start_over(now_ns, ready)
         elif self.copy.condition is Condition.WAITING and before is not Condition.WAITING:
             if not self.tries_again_ns:
-                ready.notes.append(notes.WaitsForMemory(self.id, self.epoch, self.copy.why))
+                way = self.skips.way_on(self.place)
+                ready.notes.append(notes.WaitsForMemory(self.id, self.epoch, f"{self.copy.why} {way}"))
             self.tries_again_ns = now_ns + self.config.spill_retry_ns
-        elif self.copy.condition is not before:
-            ready.notes.append(notes.Failed(self.id, self.epoch, self.copy.why))
+        elif self.copy.blocked is not None and self.copy.condition is not before:
+            edge, start = self.copy.blocked.key
+            way = self.skips.way_on(self.place)
+            ready.notes.append(notes.Failed(self.id, self.epoch, edge, start, self.copy.why, way))
+        self.skips.look(now_ns)
         if made:
             self.outlet.flush(ready)
         self.letters.look(self.copy, ready)
         if self.copy.consumed_since >= self.config.retained_soft_max:
             self.protect(now_ns, ready)
         self.acknowledge(now_ns, ready)
+
+    def _note_skipped(self, skip: Skip, ready: Ready) -> None:
+        self.skips.past.append(skip)
+        rows = skip.end - skip.start - (1 if skip.batch < 0 else 2)
+        ready.notes.append(notes.Skipped(self.id, self.epoch, skip.edge, skip.start, rows, str(skip)))
+
+    def on_skip_wanted(self, message: SkipWanted, now_ns: int, ready: Ready) -> None:
+        """A person wants the block to be skipped that this shard stands still at."""
+        skip = self.skips.give_up(message.input, message.start, self.place)
+        if skip is not None:
+            ready.notes.append(notes.GaveUp(self.id, self.epoch, skip.edge, skip.start, str(skip)))
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
         if message.paused and (self.copy.landing or (self.copy.replays and not self._knows_bounds())):
@@ -287,7 +322,7 @@ class Runner:
     def has_news(self) -> bool:
         """Could `reports` have anything to say? Every shard is asked after every step: it must cost next to nothing."""
         place = self.place
-        if place.joining or place.moving:
+        if place.joining or place.moving or place.skips or self.skips.given_up:
             return True
         for guard in self.guards:
             if guard.has_news():
@@ -299,6 +334,8 @@ class Runner:
         found: list[Message] = [message for guard in self.guards for message in guard.reports(self.id)]
         if not found and self.place.moving and self.has_yielded():
             found.append(Yielded(asset=self.id, since=self.place.since))
+        if not found and not self.copy.landing:
+            found += self.skips.reports(self.id, self.place, self.safe())
         return found
 
     def has_yielded(self) -> bool:

@@ -65,6 +65,12 @@ def dead_edge(shard: Asset) -> Edge:
     return Edge(f"{shard}.dead")
 
 
+def producer_stage(edge: Edge) -> str:
+    """The stage whose output an edge is; empty: it comes from a shard."""
+    stage, arrow, _ = edge.partition(">")
+    return stage if arrow else ""
+
+
 def maker_of(edge: Edge) -> Asset:
     """The shard whose output an edge is."""
     return asset_id(edge.rpartition(".")[0])

@@ -31,6 +31,7 @@ FOREIGN_STEP = 1 << 40
 #: What a pipeline must have for a message to be understood, by the attribute that names it.
 _HAS: dict[str, Callable[[Topology, Any], bool]] = {
     "edge": lambda topology, edge: edge in topology.consumers,
+    "input": lambda topology, edge: edge in topology.producer,
     "parts": lambda topology, parts: all(edge in topology.producer for edge in parts),
     "shard": lambda topology, shard: shard in topology.shard,
     "shards": lambda topology, shards: all(shard in topology.shard for shard in shards),

@@ -31,9 +31,11 @@ from holdfast.model.ledger_messages import (  # noqa: F401
 from holdfast.model.message import STEP, FencedBy, Message, SaidBy, View, ahead, epoch_ahead
 from holdfast.model.parts import CommitRecord
 from holdfast.model.protection import Protection
-from holdfast.model.ranges import Number, NumberOrNone, shown
+from holdfast.model.ranges import Number, NumberOrNone, Position, shown
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
+from holdfast.model.skips import Skip
+from holdfast.model.skips import objection as skips_objection
 from holdfast.model.stream_messages import (  # noqa: F401
     Barred,
     Capture,
@@ -238,6 +240,49 @@ class SetProtection(Message, frozen=True, kw_only=True):
     def objection(self, source: Address, view: View) -> str:
         known = any(operator_of(shard) == self.operator for shard in view.topology.shard)
         return "" if known else f"no operator is named {shown(self.operator)}"
+
+
+class SkipWanted(Message, frozen=True, kw_only=True):
+    """From an operator's hand to the node that runs this shard: pass over the block that it stands still at."""
+
+    #: It names a position: whoever stands elsewhere does nothing.
+    fenced_by = ()
+    shard: Asset
+    #: One of its edges: from a stage, or from another shard.
+    input: Edge
+    start: Position
+
+    def objection(self, source: Address, view: View) -> str:
+        known = self.input in view.topology.shard[self.shard].inputs
+        return "" if known else f"{self.shard} does not read {self.input}"
+
+
+class GivenUp(Message, frozen=True, kw_only=True):
+    """From a primary to the coordinator: I shall not step this block at my epoch, so let it be skipped."""
+
+    fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.PRIMARY
+    shard: Asset
+    since: Number
+    skip: Skip
+    #: My state is of no position: only my backup can go on.
+    torn: bool = False
+
+    def objection(self, source: Address, view: View) -> str:
+        return skips_objection((self.skip,), view.topology.shard[self.shard].inputs)
+
+
+class SkipsPassed(Message, frozen=True, kw_only=True):
+    """From a primary to the coordinator: whoever keeps my state stands behind these; no copy will meet them again."""
+
+    fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.PRIMARY
+    shard: Asset
+    since: Number
+    skips: tuple[Skip, ...]
+
+    def objection(self, source: Address, view: View) -> str:
+        return skips_objection(self.skips, view.topology.shard[self.shard].inputs)
 
 
 # --- hand-over from stages ------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
 A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`, one about
-disks: in `model/disk_notes.py`); `model/note.py` says what its class has to say.
+disks: in `model/disk_notes.py`, one about skips: in `model/skip_notes.py`); `model/note.py` says what its class has to
+say.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.note import Note, Told
 from holdfast.model.reasons import BarReason, FetchReason
+from holdfast.model.skip_notes import Failed, GaveUp, Skipped  # noqa: F401
 from holdfast.model.stage_notes import (  # noqa: F401
     AllDelivered,
     AllSealed,
@@ -226,16 +228,6 @@ class Lost(Note, frozen=True):
     shard: Asset
     seat: Seat
     epoch: int
-
-
-class Failed(Note, frozen=True):
-    """The operator cannot go on: the shard stands still."""
-
-    checked = False
-    told = Told("shard-failed", "{why}")
-    shard: Asset
-    epoch: int
-    why: str
 
 
 class WaitsForMemory(Note, frozen=True):

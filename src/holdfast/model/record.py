@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.model.ids import Asset, Consumer, Name, Seat, asset_id, disk_seat, is_ledger, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
 from holdfast.model.ranges import Life, Number, PlaceEpoch
+from holdfast.model.skips import Skip
 from holdfast.model.topology import Topology
 
 
@@ -23,7 +24,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     backup: Seat | None = None
     #: Is being brought up to date; becomes the backup when the primary has reported it.
     joining: Seat | None = None
-    #: Raised whenever the primary changes, never otherwise.
+    #: Raised whenever the primary changes, or what it makes of its input (`skips`); never otherwise.
     epoch: PlaceEpoch = 1
     #: Record version at which this place last changed.
     since: Number = 1
@@ -33,6 +34,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "passive"
     #: The epoch at which a primary started empty, after a failure in a mode that lets it; 0: none did.
     empty: PlaceEpoch = 0
+    #: Blocks that its copies pass over. Each came with a new epoch, before any copy had stepped it.
+    skips: tuple[Skip, ...] = ()
     #: A Spark query: it has no state here, so it moves by starting elsewhere.
     is_stage: bool = False
 

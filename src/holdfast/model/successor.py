@@ -12,6 +12,7 @@ from holdfast.model.message import STEP, View, ahead
 from holdfast.model.protection import MODES
 from holdfast.model.ranges import shown
 from holdfast.model.record import Place, Record
+from holdfast.model.skips import objection as skips_objection
 from holdfast.model.topology import Topology
 
 
@@ -44,6 +45,9 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
     for asset in wanted:
         place = record.places[asset]
         why = "" if place == known.get(asset) else _place(asset, place, record, is_stage=asset in topology.stage)
+        if place.skips and not why:
+            shard = topology.shard.get(asset)
+            why = skips_objection(place.skips, (shard.inputs if shard else ()) if whole else None)
         if why:
             return f"{asset}: {why}"
     return ""
@@ -88,4 +92,6 @@ def _follows(record: Record, before: Record) -> str:
             return f"{asset} cannot have become {shown(place)}"
         if moved and place.epoch == known.epoch:
             return f"{asset} has another primary at the same epoch"
+        if place.epoch == known.epoch and not set(place.skips) <= set(known.skips):
+            return f"{asset} skips something at the same epoch"
     return ""

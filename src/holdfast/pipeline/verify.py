@@ -7,7 +7,8 @@ Spark SQL. Sinks: a file sink is read through Spark, which honours its `_spark_m
 Where a shard in mode `none` lost its node, its sinks have gaps (`pipeline/gaps.py`): rows of windows that overlap one
 may be missing, and none may be wrong or there twice. Everything else is compared as ever.
 
-Results that do not fit their types are in the dead letters instead of the sinks: as many as there must be.
+Results that do not fit their types are in the dead letters instead of the sinks: as many as there must be. Rows of
+batches that were skipped by hand are there too: they are taken away from what the operator has read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from holdfast.pipeline.frames import apply_steps, combine
 from holdfast.pipeline.gaps import WINDOW, gaps_of, overlaps
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
 from holdfast.pipeline.layout import InputLayout, Layout, Stage
-from holdfast.pipeline.letters import letters_of
+from holdfast.pipeline.letters import letters_of, without_skipped
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.recompute import UNFIT, aggregate, aggregate_fitting, by_arrival, join, timed
 from holdfast.pipeline.replay import batch_frame
@@ -73,18 +74,29 @@ class AsideCount(msgspec.Struct, frozen=True, kw_only=True):
     expected: int
 
 
+class SkipCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of an operator that were skipped by hand."""
+
+    operator: str
+    rows: int
+    #: Those that are not among the rows that it was given: there must be none.
+    strange: int = 0
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: str
     stages: tuple[StageCount, ...]
     sinks: tuple[SinkVerdict, ...]
     #: Operators that have set results aside.
     aside: tuple[AsideCount, ...] = ()
+    #: Operators of which batches were skipped.
+    skipped: tuple[SkipCount, ...] = ()
     #: Doubles were compared within this part of their size.
     tolerance: float = FLOAT_TOLERANCE
 
     @property
     def ok(self) -> bool:
-        aside = all(a.found == a.expected for a in self.aside)
+        aside = all(a.found == a.expected for a in self.aside) and not any(s.strange for s in self.skipped)
         return aside and all(s.ok for s in self.sinks) and not any(s.strange for s in self.stages)
 
     def text(self) -> str:
@@ -97,6 +109,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(
                 f"  operator {a.operator}: {a.found:,} results set aside that do not fit their types, "
                 f"{a.expected:,} expected (dead/{a.operator})"
+            )
+        for one in self.skipped:
+            strange = f", {one.strange:,} of them were never read" if one.strange else ""
+            lines.append(
+                f"  operator {one.operator}: {one.rows:,} rows were skipped by hand (dead/{one.operator}){strange}"
             )
         for sink in self.sinks:
             c = sink.comparison
@@ -123,6 +140,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             "rows_in": sum(stage.rows for stage in self.stages),
             "rows_late": sum(stage.late for stage in self.stages),
             "rows_bad": sum(stage.bad for stage in self.stages),
+            "rows_skipped": sum(one.rows for one in self.skipped),
             "rows_out": sum(sink.comparison.rows_found for sink in self.sinks),
             **msgspec.to_builtins(self),
         }
@@ -160,6 +178,7 @@ class _Audit:
     results: dict[str, Frame] = field(default_factory=dict)
     kept: list[Frame] = field(default_factory=list)
     aside: list[AsideCount] = field(default_factory=list)
+    skipped: dict[str, SkipCount] = field(default_factory=dict)
 
     def run(self) -> Verdict:
         planner = Planner(self.pipeline, self.spark)
@@ -184,6 +203,7 @@ class _Audit:
             stages=tuple(self.counts.values()),
             sinks=tuple(sinks),
             aside=tuple(self.aside),
+            skipped=tuple(self.skipped.values()),
         )
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -242,7 +262,7 @@ class _Audit:
             result = join(node, sides[0], sides[1], (times[0], times[1]), rename)
         else:
             assert isinstance(node, Aggregate)
-            result = self._aggregate(name, node, sides[0], times[0])
+            result = self._aggregate(name, node, self._without_skipped(name, sides[0]), times[0])
         readers = [s for s in self.layout.stages.values() if name in s.reads]
         if len(operator.feeds) + len(readers) > 1:  # computed once for all that use it
             result = result.persist()
@@ -259,6 +279,14 @@ class _Audit:
         self.kept.append(every)
         self.aside.append(AsideCount(operator=name, found=found, expected=every.where(UNFIT).count()))
         return every.where(f"not {UNFIT}").drop(UNFIT)
+
+    def _without_skipped(self, name: str, rows: Frame) -> Frame:
+        skipped = letters_of(self.run_dir, name).skipped
+        if not skipped:
+            return rows
+        rest, strange = without_skipped(rows, skipped)
+        self.skipped[name] = SkipCount(operator=name, rows=len(skipped), strange=strange)
+        return rest
 
     def _side(self, inputs: list[InputLayout]) -> Frame:
         """The rows of one side: the union of what feeds it."""
@@ -313,9 +341,14 @@ class _Audit:
             reason = by_arrival(operator)
             if reason:
                 return reason
-            rows = letters_of(self.run_dir, name).rows
-            if rows:
-                return f"{name} has set aside {rows:,} input rows, which are in dead/{name}"
+            letters = letters_of(self.run_dir, name)
+            if letters.rows:
+                return f"{name} has set aside {letters.rows:,} input rows, which are in dead/{name}"
+            if letters.skipped and (letters.grouped or isinstance(operator.node, JoinOf)):
+                count = len(letters.skipped)
+                self.skipped[name] = SkipCount(operator=name, rows=count)
+                what = "groups of rows" if letters.grouped else "rows of a join"
+                return f"{count:,} {what} were skipped by hand in {name}; they are in dead/{name}"
             for given in operator.inputs:
                 port = given.branch.root
                 if isinstance(port, Port) and port.batch is None:

@@ -19,6 +19,8 @@ gaps                 only a shard in mode `none` without a copy starts empty by 
                      missing lies in a gap that it has come past
 dead letters         what a shard sets aside is what the reference sets aside, at the same positions, and each is in a
                      file once (`sim/letters.py`)
+skips                the record skips, at a new epoch, only what a primary has given up and nobody has taken; every copy
+                     passes over it alike, and none is forgotten that a copy may meet (`sim/skips.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              a backup is moved for balance one at a time, not more often than is set, and only where it makes a
                      difference that counts; no copy is said to be busier than a core can be
@@ -49,6 +51,7 @@ from holdfast.sim.claims import CLAIMS
 from holdfast.sim.letters import LetterRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
+from holdfast.sim.skips import SkipRules
 from holdfast.sim.world import World
 
 
@@ -66,8 +69,9 @@ class Checker:
     def __init__(self, world: World) -> None:
         self.world = world
         self.topology = world.topology
-        self.reference = Reference(world.topology, world.window_ns, world.sum_max)
-        self.letters = LetterRules(world, self.reference, self.fail)
+        self.reference = Reference(world.topology, world.window_ns, world.sum_max, world.poison)
+        self.skips = SkipRules(world, self.reference, self.fail)
+        self.letters = LetterRules(world, self.reference, self.fail, self.skips.has_row)
         self.record: Record = world.first
         self.decided: dict[int, int] = {}
         self.coordinators: dict[int, Address] = {}
@@ -114,6 +118,8 @@ class Checker:
             notes.Acked: self._acked,
             notes.SetAside: self.letters.on_set_aside,
             notes.DeadKept: self.letters.on_kept,
+            notes.GaveUp: self.skips.on_gave_up,
+            notes.Skipped: self.skips.on_skipped,
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)
@@ -144,6 +150,7 @@ class Checker:
     def _sealed(self, source: Address, note: notes.Sealed) -> None:
         shard, edge, seat, block = note.shard, note.edge, note.seat, note.block
         known = self.reference.blocks[edge]
+        self.skips.on_sealed(note)
         commit = self.commits[self.topology.producer[edge]].get(block.batch)
         if commit is None:
             self.fail("sealed before committed", f"{edge} batch {block.batch} on {seat}")
@@ -176,7 +183,7 @@ class Checker:
         """What belongs at this position: by the reference, or behind a gap by whoever came there first."""
         if start >= self.left_at.get(edge, start + 1):
             return self.after[edge].get(start)
-        return self.reference.at[edge].get(start)
+        return self.reference.block_at(edge, start)
 
     def last_of(self, edge: Edge) -> Block | None:
         """The last block of an edge."""
@@ -333,6 +340,7 @@ class Checker:
                 ):
                     self.fail("an epoch went back or was used twice", f"{asset}: {place} -> {after}")
                 self._check_mode(asset, place, after, record)
+                self.skips.on_place(asset, place, after)
                 if after.empty != place.empty:
                     self._check_empty(asset, place, after)
             self.record = record

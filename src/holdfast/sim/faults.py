@@ -14,9 +14,10 @@ from holdfast.core.roles import State
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS
 from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, is_ledger, name_of
-from holdfast.model.messages import Drain, Message, SetProtection
-from holdfast.model.notes import Note, all_notes
+from holdfast.model.messages import Drain, Message, SetProtection, SkipWanted
+from holdfast.model.notes import Failed, Note, all_notes
 from holdfast.model.protection import MODES, OnFailure, Protection
+from holdfast.sim.operators import Poison
 from holdfast.sim.sink import SinkQuery
 from holdfast.sim.spark import SourceQuery, address_of
 from holdfast.sim.world import World
@@ -43,12 +44,18 @@ KINDS = {
     "stall-reader": "a sink query freezes `for_ms`; the node of a placed one takes it for dead, and it wakes up later",
     "drain": "move everything away from the node",
     "protect": "the shards of `operator` are captured every `value` ms from now on, or protected by `mode`",
+    "poison": "operators on `node` (none: on every node) cannot take the stage's next row; value = 1: it tears their "
+    "state. Whoever sees the shard stand still has the batch skipped",
     "idle": "the stage's source shows no new rows `for_ms`",
 }
 
 
 #: With `when`: in the middle of the very step that left the note, so that what it wanted to send is never sent.
 AT_ONCE = ("crash", "crash-stage")
+
+
+#: How long a person takes to say what is to be skipped.
+HAND_MS = (5, 60, 20, 150, 300)
 
 
 #: What can cost a copy, or get one removed that was only slow: two of them may take both copies of a shard.
@@ -94,6 +101,7 @@ class Injector:
         self.disturbances = 0
         self.skipped = 0
         self.waiting: list[Fault] = []
+        self.seen = 0
         world.notices.append(self._on_notes)
 
     def plan(self, faults: tuple[Fault, ...]) -> None:
@@ -104,6 +112,10 @@ class Injector:
                 self.world.call(fault.at_ms * MS, lambda fault=fault: self.inflict(fault))
 
     def _on_notes(self, at_ns: int, source: Address, notes: list[Note]) -> None:
+        for note in notes:
+            if isinstance(note, Failed):
+                self.seen += 1
+                self.world.call(HAND_MS[self.seen % len(HAND_MS)] * MS, lambda note=note: self._skip(note))
         if not self.waiting:
             return
         for note in notes:
@@ -162,8 +174,9 @@ class Injector:
             return False
         if is_ledger(asset):
             return True
-        state = process.machine.host.states.get(asset)  # type: ignore[attr-defined]
-        return state in (State.BACKUP, State.PRIMARY, State.YIELDING)
+        host = process.machine.host  # type: ignore[attr-defined]
+        torn = asset in host.copies and host.copies[asset].op.torn
+        return host.states.get(asset) in (State.BACKUP, State.PRIMARY, State.YIELDING) and not torn
 
     # --- one method per kind
 
@@ -272,6 +285,19 @@ class Injector:
             process = self.world.processes.get(name)
             if process is not None and process.alive and process.stalled_ns <= self.world.now_ns:
                 self.world.feed(process, Received("operator", message))
+
+    def _poison(self, fault: Fault) -> None:
+        rows = (row for at, row in self.sources[fault.stage].source.rows if at > self.world.now_ns)
+        if (row := next(rows, None)) is not None:
+            self.world.poison[row] = Poison(fault.node, bool(fault.value))
+
+    def _skip(self, note: Failed) -> None:
+        """A person has seen that a shard stands still, and says so until it does not."""
+        nodes = [node for node in map(self.world.node, self.world.names) if node is not None]
+        copies = [node.host.copies[note.shard] for node in nodes if note.shard in node.host.runners]
+        if any(copy.blocked is not None and copy.blocked.key == (note.edge, note.start) for copy in copies):
+            self._tell(SkipWanted(shard=note.shard, input=note.edge, start=note.start))
+            self.world.call(HAND_MS[-1] * MS, lambda: self._skip(note))
 
     def _idle(self, fault: Fault) -> None:
         query = self.sources[fault.stage]

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import InputError, check
 from holdfast.model.block import WATERMARK_MIN, Row, Rows
-from holdfast.model.ids import Edge
+from holdfast.model.ids import Edge, Name
 from holdfast.model.topology import ShardSpec
 from holdfast.sim.costs import Costs
 
@@ -41,6 +41,13 @@ class Meter:
     def take(self) -> int:
         spent, self.spent_ns = self.spent_ns, 0
         return spent
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """A row that operators on this node cannot take (on none in particular: on no node); it may tear their state."""
+
+    node: Name
+    tears: bool = False
 
 
 class WindowState(msgspec.Struct, frozen=True):
@@ -82,16 +89,19 @@ class WindowSum:
     fit, and is set aside."""
 
     __slots__ = (
-        "aside", "busy_ns", "captured", "costs", "dirty", "free", "hidden", "meter", "moved", "outputs", "scanned",
-        "slot_of", "slots", "sum_max", "watermark", "width", "windows",
+        "aside", "busy_ns", "captured", "costs", "dirty", "free", "hidden", "home", "meter", "moved", "outputs",
+        "poison", "scanned", "slot_of", "slots", "sum_max", "torn", "watermark", "width", "windows",
     )  # fmt: skip
     lag = 0
-    torn = False
 
     def __init__(self, spec: ShardSpec, width: int, costs: Costs, meter: Meter, sum_max: int = SUM_MAX) -> None:
         self.width = width
         self.sum_max = sum_max
         self.aside: Rows = ()
+        self.torn = False
+        #: The node that it is on, and rows that operators there cannot take.
+        self.home = Name("")
+        self.poison: dict[Row, Poison] = {}
         self.outputs = len(spec.outputs)
         self.costs = costs
         self.meter = meter
@@ -119,6 +129,8 @@ class WindowSum:
 
     def step(self, edge: Edge, rows: Rows, watermark: int) -> tuple[Rows, ...]:
         check(self.scanned == END, "an image was made to run before it had everything")
+        if self.poison:
+            self._look_for_poison(rows)
         width, windows, dirty = self.width, self.windows, self.dirty
         self.moved, self.aside = True, ()
         for key, time, value in rows:
@@ -139,6 +151,21 @@ class WindowSum:
             self._close(at)
         self.aside = tuple(row for row in closed if row[2] > self.sum_max)
         return (tuple(row for row in closed if row[2] <= self.sum_max),) * self.outputs
+
+    def _look_for_poison(self, rows: Rows) -> None:
+        found = next((row for row in rows if self._chokes_on(row)), None)
+        if found is None:
+            return
+        if self.poison[found].tears:
+            self.torn = True
+            self.windows = {at: value + 1 for at, value in self.windows.items()}  # whoever uses it is found
+        raise InputError("a row that cannot be taken", detail=str(found))
+
+    def _chokes_on(self, row: Row) -> bool:
+        return row in self.poison and self.poison[row].node in ("", self.home)
+
+    def letters(self, edge: Edge, rows: Rows, reason: str) -> Rows:
+        return rows
 
     def hide(self, to: int) -> None:
         self.hidden = to

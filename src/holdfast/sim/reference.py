@@ -7,8 +7,10 @@ operator and computes all windows from the source's rows in one batch, as a Spar
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from holdfast.model.block import WATERMARK_MIN, Block, Row, Rows, cut_rows, shard_block
-from holdfast.model.ids import Asset, Edge, dead_edge
+from holdfast.model.ids import Asset, Edge, dead_edge, maker_of
 from holdfast.model.parts import CommitRecord
 from holdfast.model.topology import Topology
 from holdfast.sim.costs import Costs
@@ -16,7 +18,9 @@ from holdfast.sim.operators import SUM_MAX, Meter, WindowSum
 
 
 class Reference:
-    def __init__(self, topology: Topology, window_ns: int, sum_max: int = SUM_MAX) -> None:
+    def __init__(
+        self, topology: Topology, window_ns: int, sum_max: int = SUM_MAX, poison: Collection[Row] = ()
+    ) -> None:
         self.topology = topology
         self.window_ns = window_ns
         edges = [*topology.producer, *map(dead_edge, topology.shard)]
@@ -31,6 +35,9 @@ class Reference:
             for edge in shard.inputs:
                 self.readers.setdefault(edge, []).append(shard.id)
         self.highest = dict.fromkeys(self.taken, WATERMARK_MIN)
+        #: Rows that some operator cannot take; and which blocks that have one are skipped (False: taken).
+        self.poison = poison
+        self.skips: dict[tuple[Asset, Edge, int], bool] = {}
         self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter(), sum_max) for u in topology.shards}
 
     def add(self, edge: Edge, block: Block) -> None:
@@ -45,22 +52,50 @@ class Reference:
                 while self._step(shard):
                     open_edges.extend(e for e in self.topology.shard[shard].outputs if e not in open_edges)
 
+    def decide(self, shard: Asset, at: tuple[Edge, int], *, skip: bool) -> bool:
+        """A block is skipped, or it was taken; false: the other is known. What waited for it goes on."""
+        known = self.skips.setdefault((shard, *at), skip)
+        self._run(at[0])
+        return known is skip
+
+    def block_at(self, edge: Edge, start: int) -> Block | None:
+        """What must be at this position. Whoever asks has seen a block there: if the reference waits to hear what
+        became of a block before it, that one was taken."""
+        while start not in self.at[edge] and (at := self._open(maker_of(edge))) is not None:
+            self.decide(maker_of(edge), at, skip=False)
+        return self.at[edge].get(start)
+
+    def _open(self, shard: Asset) -> tuple[Edge, int] | None:
+        """The block before which it waits for a decision."""
+        found = self._next(shard) if shard in self.taken else None
+        if found is None:
+            return None
+        edge, block = found
+        is_open = (shard, edge, block.start) not in self.skips and any(row in self.poison for row in block.rows)
+        return (edge, block.start) if is_open else None
+
+    def _next(self, shard: Asset) -> tuple[Edge, Block] | None:
+        marks = self.watermarks[shard]
+        edge = min(marks, key=lambda e: marks[e])  # they are sorted: the first of equals
+        index = self.taken[shard][edge]
+        return (edge, self.blocks[edge][index]) if index < len(self.blocks[edge]) else None
+
     def _step(self, shard: Asset) -> bool:
+        found = self._next(shard)
+        if found is None or self._open(shard) is not None:
+            return False
+        edge, block = found
         marks = self.watermarks[shard]
         lowest = min(marks.values())
-        edge = next(e for e in marks if marks[e] == lowest)
-        index = self.taken[shard][edge]
-        if index == len(self.blocks[edge]):
-            return False
-        block = self.blocks[edge][index]
         self.taken[shard][edge] += 1
+        skip = self.skips.get((shard, edge, block.start), False)
         marks[edge] = block.watermark
         self.highest[shard] = max(self.highest[shard], block.highest)
         after = min(marks.values())
-        rows = self.ops[shard].step(edge, block.rows, after)
-        if self.ops[shard].aside:
-            dead = dead_edge(shard)
-            for part in cut_rows(self.ops[shard].aside, self.topology.block_rows_max):
+        rows = self.ops[shard].step(edge, () if skip else block.rows, after)
+        dead = dead_edge(shard)
+        for letters in (block.rows if skip else (), self.ops[shard].aside):
+            for part in cut_rows(letters, self.topology.block_rows_max) if letters else ():
                 self._emit(dead, shard_block(self.next[dead], part, lowest))
         if after > lowest:
             for out, made in zip(self.topology.shard[shard].outputs, rows, strict=True):
@@ -86,8 +121,10 @@ def recompute(
     commits: dict[Asset, list[CommitRecord]],
     sources: dict[Asset, list[Row]],
     sum_max: int = SUM_MAX,
+    skipped: dict[Asset, list[Row]] | None = None,
 ) -> tuple[dict[Edge, Rows], int]:
-    """All windows of every shard from the sources alone, less the late rows; and how many rows were late."""
+    """All windows of every shard from the sources alone, less the late rows and those that shards have skipped; and how
+    many rows were late."""
     late = 0
     inputs: dict[Asset, list[Row]] = {shard.id: [] for shard in topology.shards}
     for stage in topology.stages:
@@ -103,12 +140,15 @@ def recompute(
     for shard in topology.shards:  # shards come in the order of the graph: producers first
         for edge in shard.inputs:
             inputs[shard.id].extend(result.get(edge, ()))
+        aside = (skipped or {}).get(shard.id, [])
+        for row in aside:
+            inputs[shard.id].remove(row)
         sums: dict[tuple[int, int], int] = {}
         for key, time, value in inputs[shard.id]:
             at = (time - time % window_ns + window_ns, key)
             sums[at] = sums.get(at, 0) + value
         rows = tuple((key, end - 1, sums[(end, key)]) for end, key in sorted(sums))
-        result[dead_edge(shard.id)] = tuple(row for row in rows if row[2] > sum_max)
+        result[dead_edge(shard.id)] = (*aside, *(row for row in rows if row[2] > sum_max))
         for edge in shard.outputs:
             result[edge] = tuple(row for row in rows if row[2] <= sum_max)
     return result, late

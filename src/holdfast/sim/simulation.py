@@ -244,6 +244,9 @@ class Simulation:
 
     def _is_lost(self) -> bool:
         """Both copies of a shard are gone, and so many faults hit nodes that this is more than the mode promises."""
+        places = self.checker.record.places
+        if any(self.checker.skips.is_stuck(shard, places[shard]) for shard in self.setup.topology.shard):
+            return True
         if self.injector.disturbances < 2:
             return False
         for shard in self.setup.topology.shard:
@@ -291,7 +294,8 @@ class Simulation:
         """Sinks equal the reference; the reference equals one batch computation over the sources' rows."""
         commits = {stage: [c for _, c in sorted(found.items())] for stage, found in self.checker.commits.items()}
         rows = {stage: [row for _, row in query.source.rows] for stage, query in self.sources.items()}
-        right, late = recompute(self.setup.topology, self.setup.window_ms * MS, commits, rows, self.setup.sum_max)
+        window_ns, skipped = self.setup.window_ms * MS, self.checker.skips.rows()
+        right, late = recompute(self.setup.topology, window_ns, commits, rows, self.setup.sum_max, skipped)
         recorded = sum(commit.late for found in commits.values() for commit in found)
         if late != recorded:
             self.checker.fail("late rows are miscounted", f"{recorded} recorded, {late} found")

@@ -79,7 +79,8 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = fragile(setup) if Random(f"fragile {seed}").random() < 0.25 else setup
     setup = rough(setup) if Random(f"disks {seed}").random() < 0.2 else setup
     setup = chopped(setup) if Random(f"blocks {seed}").random() < 0.25 else setup
-    return poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
+    setup = poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
+    return choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
 
 
 def chopped(setup: Setup) -> Setup:
@@ -91,6 +92,18 @@ def chopped(setup: Setup) -> Setup:
 def poisoned(setup: Setup) -> Setup:
     """The same schedule with sums that do not fit, so that some results are set aside."""
     return replace(setup, sum_max=Random(f"sums {setup.seed}").choice((3, 8, 20, 60)))
+
+
+def choking(setup: Setup) -> Setup:
+    """The same schedule with batches that some operators cannot take, on one node or on all, until they are skipped."""
+    rng = Random(f"choking {setup.seed}")
+    stages = [stage.id for stage in setup.topology.stages if stage.shards]
+    faults = list(setup.faults)
+    for _ in range(rng.randrange(1, 5)):
+        node = Name(f"n{rng.randrange(min(setup.nodes, 4))}") if rng.random() < 0.7 else Name("")
+        at_ms, tears = rng.randrange(100, setup.safety_ms - 200), float(rng.random() < 0.3)
+        faults.append(Fault(kind="poison", stage=rng.choice(stages), node=node, at_ms=at_ms, value=tears))
+    return replace(setup, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def fragile(setup: Setup) -> Setup:

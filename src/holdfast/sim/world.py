@@ -27,6 +27,7 @@ from holdfast.core.ready import (
     Unreachable,
 )
 from holdfast.model import found
+from holdfast.model.block import Row
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Asset, Name, life_of, name_of
 from holdfast.model.messages import Fetch, FetchRefused, Message
@@ -35,7 +36,7 @@ from holdfast.model.record import Record, first_record
 from holdfast.model.topology import ShardSpec, Topology
 from holdfast.sim.costs import Costs
 from holdfast.sim.network import Network
-from holdfast.sim.operators import SUM_MAX, Meter, WindowSum
+from holdfast.sim.operators import SUM_MAX, Meter, Poison, WindowSum
 from holdfast.sim.process import Process, VirtualDisk, Waiting
 from holdfast.sim.spill import LetterBox, SpillDisk, delay_ns
 
@@ -87,6 +88,8 @@ class World:
         self.stutters: dict[Name, None] = {}
         #: Dead letters of every shard, by position: a directory that all nodes share.
         self.letters: dict[Asset, LetterBox] = {shard: LetterBox() for shard in topology.shard}
+        #: Rows that some operators cannot take.
+        self.poison: dict[Row, Poison] = {}
         #: Most elements that any node has had in spill files.
         self.spilled_max = 0
         #: Who is told of every step's notes, and of every message that leaves (to check it; to trace it).
@@ -100,8 +103,10 @@ class World:
 
     # --- processes
 
-    def operator(self, spec: ShardSpec) -> WindowSum:
-        return WindowSum(spec, self.window_ns, self.costs, self.meter, self.sum_max)
+    def operator(self, spec: ShardSpec, home: Name) -> WindowSum:
+        made = WindowSum(spec, self.window_ns, self.costs, self.meter, self.sum_max)
+        made.home, made.poison = home, self.poison
+        return made
 
     def node(self, name: Name) -> Node | None:
         """The living node of this name."""
@@ -120,7 +125,7 @@ class World:
             self.names,
             self.topology,
             self.config,
-            self.operator,
+            lambda spec: self.operator(spec, name),
             Random(f"{name} {self.rng.random()}"),
             found.read(disk.content),
             self.first,

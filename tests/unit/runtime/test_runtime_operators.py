@@ -193,6 +193,28 @@ def test_a_batch_with_another_schema_stops_its_shard_and_nothing_else():
     assert copy.step() is None
 
 
+def test_a_batch_that_is_skipped_is_kept_row_by_row_whatever_its_schema_and_its_watermark_counts():
+    plan = layered_plan()
+    copy = Copy(plan.topology.shard["u0"], plan.topology, make("u0", plan), Config(), based=True)
+    copy.promote(0)
+    bad = ArrowRows([pa.record_batch({"ts": [1, 2], "key": ["text", None], "value": [1.5, 2.5]})])
+    copy.inboxes["s0>u0"].sealed.append(batch_block(0, bad, to_core(20_000), 0))
+    assert copy.step() is None
+    assert copy.blocked is not None
+    copy.skips = {copy.blocked.key: copy.blocked}
+    copy.change(Change.SKIPS)
+    assert copy.step() is not None
+    kept = [letter for block in copy.dead.blocks for letter in block.rows.table().to_pylist()]
+    assert [json.loads(letter["row"]) for letter in kept] == [
+        {"ts": 1, "key": "text", "value": 1.5},
+        {"ts": 2, "key": None, "value": 2.5},
+    ]
+    assert {letter["what"] for letter in kept} == {"input row"}
+    assert kept[0]["reason"].startswith("skipped by hand: ")
+    assert "schema has changed" in kept[0]["reason"]
+    assert (copy.watermark, copy.positions(), copy.why) == (to_core(20_000), {"s0>u0": 4}, "")
+
+
 def batch_of(times: list[int], keys: list[int], values: list[int]) -> ArrowRows:
     given = [pa.array(times, pa.int64()).view(ROWS.field("ts").type), pa.array(keys), pa.array(values)]
     return ArrowRows([pa.record_batch(given, schema=ROWS)])

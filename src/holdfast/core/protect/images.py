@@ -80,12 +80,13 @@ class Images:
     # --- the place
 
     def retarget(self, place: Place) -> None:
-        """Forget targets that are gone. What they had not pasted goes into the next round."""
-        self.place = place
+        """Forget targets that are gone. What they had not pasted goes into the next round. (A primary that goes on at
+        a new epoch keeps its images: they are of its own state.)"""
+        self.place, self.epoch = place, place.epoch
         joining, targets = place.joining, place.targets
         self.made.clear()
         stays = [seat for seat in self.waiting if seat in targets and seat != joining]
-        self.waiting = {seat: tuple(_under(x, place.since) for x in self.waiting[seat]) for seat in stays}
+        self.waiting = {seat: tuple(_under(x, place) for x in self.waiting[seat]) for seat in stays}
         for kept in (self.gates, self.held, self.unfit):
             for seat in [s for s in kept if s not in targets or s == joining]:
                 del kept[seat]
@@ -281,8 +282,8 @@ class Images:
         return [Unfit(asset=shard, since=place.since, seat=seat) for seat in self.unfit]
 
 
-def _under(message: Message, since: int) -> Message:
-    return msgspec.structs.replace(message, since=since)
+def _under(message: Message, place: Place) -> Message:
+    return msgspec.structs.replace(message, epoch=place.epoch, since=place.since)
 
 
 def _poke(head: Message) -> Message:

@@ -6,6 +6,7 @@ record    the placement record               stop               end this node ({
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
 protect   {operator, mode, method, capture_period_ms}: how its shards are protected; what is left out stays
+skip      {shard, source, number}: pass over the batch that a shard stands still at; asked until it has
 leave     {consumer, edges}: a reader lets go of its lease
 edges     where every edge that is made here stands (readers ask this, `status` is for people)
 fences    the highest epoch that each ledger here has seen (ports ask this)
@@ -25,10 +26,10 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.core.node import Node
-from holdfast.core.ready import Left
+from holdfast.core.ready import Left, Received
 from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
-from holdfast.model.ids import Consumer, Edge, Name, operator_of
+from holdfast.model.ids import Consumer, Edge, Name, asset_id, operator_of
 from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
 from holdfast.model.reasons import FetchReason
@@ -36,6 +37,7 @@ from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.rows import batches_of
+from holdfast.runtime.node.skipping import skip_of
 from holdfast.runtime.node.status import status
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
         looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences")
-        doing = ("drain", "finish", "stop", "submit", "protect", "leave")
+        doing = ("drain", "finish", "stop", "submit", "protect", "skip", "leave")
         return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -80,7 +82,7 @@ class Actions:
         process = self.process
         if process.loop is None:
             return {"name": process.name, "waiting": True}
-        found = self._ask(lambda node, now_ns: status(node))
+        found = self._ask(status)
         children = process.children.children if process.children else {}
         found["drivers"] = {
             stage: {"epoch": c.epoch, "pid": c.process.pid, "last": c.last} for stage, c in list(children.items())
@@ -160,6 +162,14 @@ class Actions:
         wanted()  # what is wrong is said before anything is sent
         self._tell_coordinator(lambda: m.SetProtection(operator=operator, protection=wanted()), is_done, "changed")
         return {"operator": operator, **msgspec.to_builtins(wanted())}
+
+    def skip(self, body: dict) -> dict:
+        """Let a shard that runs here pass over the batch that it cannot take. Says whether it has, or why it cannot."""
+        shard, source, number = asset_id(str(body["shard"])), str(body["source"]), int(body["number"])
+        found, answer = self._ask(lambda node, now_ns: skip_of(node, shard, source, number))
+        if found is not None:
+            self.process.post(Received("operator", m.SkipWanted(shard=shard, input=found.edge, start=found.start)))
+        return answer
 
     def _tell_coordinator(self, message: Callable[[], m.Message], is_done: Callable[[], bool], what: str) -> None:
         """Tell whoever is coordinator until the record shows it."""

@@ -145,6 +145,14 @@ class ShardOperator:
         self.figures.rows_aside += len(self.aside)
         return out
 
+    def letters(self, edge: Edge, rows: Any, reason: str) -> Any:
+        """Rows of an input edge as dead letters. (A stage that groups before it hands over has sent groups.)"""
+        found = Letters()
+        for batch in batches_of(rows):
+            found.add(INPUT, pa.Table.from_batches([batch]), [reason] * batch.num_rows)
+        self.figures.rows_aside += len(found)
+        return found.rows()
+
     def _take(self, index: int, rows: Any) -> list[pa.RecordBatch]:
         """Rows of one block: one batch, so that all of it goes in or nothing, but for what is set aside."""
         plan = self.plan.inputs[index]

@@ -13,9 +13,10 @@ from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import FOREVER_US, NEVER_US, to_micros
 from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.operators import ShardOperator
+from holdfast.runtime.node.skipping import told_of_skips
 
 
-def status(node: Node) -> dict[str, Any]:
+def status(node: Node, now_ns: int) -> dict[str, Any]:
     record = node.record
     running, images = node.loads.measured()
     return {
@@ -41,7 +42,7 @@ def status(node: Node) -> dict[str, Any]:
             }
             for asset, p in record.places.items()
         },
-        "shards": {shard: _shard(node, shard) for shard in node.host.copies},
+        "shards": {shard: _shard(node, shard, now_ns) for shard in node.host.copies},
         "disk_full": bool(node.host.spills.refused),
         "stages": dict(node.stages),
         "load_percent": _percent(sum(running.values()) + sum(images.values())),
@@ -70,7 +71,7 @@ def _percent(load: int | None) -> float | None:
     return None if load is None else round(load / 1e7, 2)
 
 
-def _shard(node: Node, shard: Asset) -> dict[str, Any]:
+def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
     copy = node.host.copies[shard]
     place = node.record.places[shard]
     op = copy.op
@@ -78,6 +79,7 @@ def _shard(node: Node, shard: Asset) -> dict[str, Any]:
         "role": node.host.states.get(shard, State.ABSENT).value,
         "epoch": place.epoch,
         "failed": copy.why,
+        **told_of_skips(node, shard, now_ns),
         "watermark_us": to_micros(copy.watermark),
         "inputs": {
             i.edge: {"position": i.position, "waiting": sum(b.end - b.start for b in i.queue)} for i in copy.inputs

@@ -86,7 +86,7 @@ class Story:
         if epoch == 1 and before in (None, seat):
             return  # the start of the pipeline
         silent_s = self._silent_for_s(name_of(before)) if before and before != seat else None
-        text = f"{seat} takes over {shard} at epoch {epoch}"
+        text = f"{seat} {'goes on with' if before == seat else 'takes over'} {shard} at epoch {epoch}"
         fields = {"shard": shard, "epoch": epoch, "positions": positions}
         if silent_s is not None:
             self.gap_s += silent_s

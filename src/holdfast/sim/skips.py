@@ -1,0 +1,85 @@
+"""Skips, checked: nothing is passed over that the record does not name, and nothing that any copy has taken.
+
+Which batches are skipped is decided while a run goes on, by whoever sees a shard stand still. So the reference waits
+before a batch that some operator cannot take, until a record skips it or a copy shows that it has taken it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.model import notes
+from holdfast.model.block import Block, Row
+from holdfast.model.ids import Address, Asset, Edge, name_of
+from holdfast.model.record import Place
+from holdfast.model.skips import Skip
+from holdfast.sim.reference import Reference
+from holdfast.sim.world import World
+
+
+class SkipRules:
+    """A part of the checker; `fail` is the checker's."""
+
+    def __init__(self, world: World, reference: Reference, fail: Callable[[str, str], None]) -> None:
+        self.world = world
+        self.reference = reference
+        self.fail = fail
+        #: What a primary has given up, at which epoch; what records have skipped, from which epoch on.
+        self.given_up: dict[tuple[Asset, Edge, int], int] = {}
+        self.in_force: dict[tuple[Asset, Edge, int], int] = {}
+        #: Batches with a row that some operator cannot take.
+        self.poisoned: dict[tuple[Edge, int], Block] = {}
+
+    def on_sealed(self, note: notes.Sealed) -> None:
+        if any(row in self.world.poison for row in note.block.rows):
+            self.poisoned[note.edge, note.block.start] = note.block
+
+    def on_gave_up(self, source: Address, note: notes.GaveUp) -> None:
+        self.given_up[note.shard, note.edge, note.start] = note.epoch
+
+    def on_skipped(self, source: Address, note: notes.Skipped) -> None:
+        since = self.in_force.get((note.shard, note.edge, note.start))
+        if since is None or note.epoch < since:
+            self.fail("passed over what the record does not skip", f"{note} on {source}")
+
+    def on_place(self, shard: Asset, before: Place, after: Place) -> None:
+        """New skips come with a new epoch, for what was given up; none is forgotten that a copy could meet."""
+        for skip in after.skips:
+            if skip not in before.skips:
+                self._on_new(shard, skip, before, after)
+        for skip in before.skips:
+            if skip not in after.skips:
+                self._on_forgotten(shard, skip, after)
+
+    def _on_new(self, shard: Asset, skip: Skip, before: Place, after: Place) -> None:
+        if after.epoch == before.epoch:
+            self.fail("a skip without a new epoch", f"{shard}: {skip}, {before} -> {after}")
+        if self.given_up.get((shard, *skip.key)) != before.epoch:
+            self.fail("skipped what its primary has not given up", f"{shard}: {skip}, {before} -> {after}")
+        self.in_force[(shard, *skip.key)] = after.epoch
+        if not self.reference.decide(shard, skip.key, skip=True):
+            self.fail("skipped what was taken", f"{shard}: {skip}")
+
+    def _on_forgotten(self, shard: Asset, skip: Skip, after: Place) -> None:
+        for seat in (after.primary, after.backup):
+            node = self.world.node(name_of(seat)) if seat else None
+            copy = node.host.copies.get(shard) if node is not None and node.seat == seat else None
+            if copy is not None and copy.based and not copy.landing and copy.holds_to(skip.edge) < skip.end:
+                where = f"on {seat} it is at {copy.holds_to(skip.edge)}"
+                self.fail("a skip was forgotten that a copy may meet", f"{shard}: {skip}, {where}")
+
+    def has_row(self, shard: Asset, row: Row) -> bool:
+        return any(row in self.poisoned[at[1:]].rows for at in self.in_force if at[0] == shard)
+
+    def rows(self) -> dict[Asset, list[Row]]:
+        """What every shard has passed over, or will if it comes there."""
+        found: dict[Asset, list[Row]] = {}
+        for shard, edge, start in self.in_force:
+            found.setdefault(shard, []).extend(self.poisoned[edge, start].rows)
+        return found
+
+    def is_stuck(self, shard: Asset, place: Place) -> bool:
+        """Is its state torn, and no copy of it anywhere? That is more than a skip can mend."""
+        node = self.world.node(name_of(place.primary)) if place.primary else None
+        copy = node.host.copies.get(shard) if node is not None else None
+        return copy is not None and copy.op.torn and place.backup is None
