@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
+from holdfast.pipeline.recorded import EXPIRED
 from holdfast.spark import checkpoint
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -40,7 +41,7 @@ def check_sink(sink: str, facts: SinkFacts, checkpoint_directory: Path) -> None:
 
 def check_late(stage: str, directory: Path, kind: str = "late") -> None:
     """Refuse a directory of late (or bad) rows that has some, for a stage that has not handed anything over yet."""
-    if any(name.startswith("batch=") for name in _names(directory)):
+    if any(name.startswith(("batch=", EXPIRED)) for name in _names(directory)):
         raise ConfigError(
             f"stage {stage}: {directory} holds {kind} rows of an earlier run",
             detail=f"{kind.capitalize()} rows are files by number of batch: those of this run would overwrite them.",

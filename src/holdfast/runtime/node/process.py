@@ -448,6 +448,7 @@ class NodeProcess:
             "conf": config.conf,
             "core": msgspec.to_builtins(config.core()),
             "watermark_jump_us": duration_ns(config.watermark_jump, "watermark_jump") // 1_000,
+            "late_keep": config.keep(),
         }
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
