@@ -86,7 +86,7 @@ class Base:
         self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
         self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
         self.master: str = order.get("master") or "local[*]"
-        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
+        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory, plan.file))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
 
     def ask_jvm(self) -> None:
