@@ -29,6 +29,12 @@ def check_sink(sink: str, facts: SinkFacts, checkpoint_directory: Path) -> None:
     path = _local(facts.path)
     if path is None:  # on storage of another kind, which only Spark can look at
         return
+    if path.is_file():
+        raise ConfigError(
+            f"sink {sink}: {path} is a file",
+            detail="A file sink writes into a directory.",
+            hint="Give the sink another path, or remove the file if it is not needed.",
+        )
     log = path / "_spark_metadata"
     held = [name for name in _names(log) if name.removesuffix(".compact").isdecimal()]
     if held:  # an empty one is of a first start that went no further
