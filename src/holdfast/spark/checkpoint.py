@@ -100,11 +100,12 @@ def _agree(directory: Path, stage: str, query: str, commit: CommitRecord | None)
     _check_sources(directory, stage, commit.plan)
     lines = len(commit.plan.splitlines())
     same = _raw(offsets / str(last)) == commit.plan.encode()
+    other = not same and _is_whole(offsets / str(last), lines)  # not what was damaged, but another plan
     if not same:
         _write(offsets / str(last), commit.plan)
     if last and not _is_whole(offsets / str(last - 1), lines):
         _write(offsets / str(last - 1), commit.plan)
-    ahead = same and _is_whole(offsets / str(last + 1), lines)
+    ahead = not other and _is_whole(offsets / str(last + 1), lines)
     _drop(directory, after=last + 1 if ahead else last)  # what was planned on top of something else contradicts it
     if not _is_whole(commits / str(last), lines=2):
         _write(commits / str(last), _COMMITTED)
