@@ -8,6 +8,7 @@
     │   ├── MemoryLimitError      the page pool is at its limit; the batch that hit it was rolled back
     │   ├── CorruptPageError      a page that does not match its checksum, or is missing or foreign
     │   ├── DamagedJournalError   a node's journal has lost what was safe in it: the node must never start again
+    │   ├── DamagedSpillError     a spill file does not hold what was written to it: the node must end, others have it
     │   └── OverflowInWindowError an aggregate left the range of its result type (Spark's ANSI error)
     ├── WrongMessageError         a message that no right peer could have sent; it is refused and nothing was changed
     └── InvariantError            a bug of ours: carries the story, is never caught
@@ -63,6 +64,10 @@ class CorruptPageError(StateError):
 
 class DamagedJournalError(StateError):
     """A node's journal has lost what was safe in it: the node must never start again."""
+
+
+class DamagedSpillError(StateError):
+    """A spill file does not hold what was written to it."""
 
 
 class OverflowInWindowError(StateError):

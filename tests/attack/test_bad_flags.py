@@ -54,6 +54,8 @@ BAD = [
     ("run ok.py --set 'chunk = \"-1 MB\"'", "chunk"),
     ("run ok.py --set 'metrics_port = 70000'", "metrics_port"),
     ("run ok.py --set 'conf = 3'", "conf"),
+    ("run ok.py --set 'late_keep = \"1 s\"'", "late_keep"),
+    ("run ok.py --set 'late_keep_size = \"much\"'", "late_keep_size"),
     ("run ok.py --sla 1.5 --mtbf 3d", "--sla"),
     ("run ok.py --sla much", "--sla"),
     ("run ok.py --sla 99% --mtbf never", "--mtbf"),

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,13 +109,38 @@ def test_a_journal_that_is_not_there_any_more_is_found_out(hurt: Callable[[Path]
 
 
 def test_a_frame_that_is_whole_but_no_list_of_entries_is_found_out(tmp_path):
-    import zlib
-
     path = lived(tmp_path)
     body = msgspec.msgpack.encode({"life": 3})
-    crc = zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))
-    path.write_bytes(path.read_bytes() + _HEAD.pack(_MARK, len(body), crc) + body)
+    path.write_bytes(path.read_bytes() + _HEAD.pack(_MARK, len(body), checksum(body)) + body)
     assert opened(path) == DAMAGED
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["ledger/s0", 7],
+        ["ledger/s0", [1, ["q"]]],
+        ["ledger/s0", [1, ["q", -1, None]]],
+        ["ledger/s0", [1, ["q", 1, {"query": "q", "batch": "x"}]]],
+        ["vote", ["x", None]],
+        ["record", None],
+        ["nothing", 1],
+    ],
+    ids=repr,
+)
+def test_a_frame_that_is_whole_but_holds_an_entry_that_cannot_be_is_found_out(entry, tmp_path):
+    """A page of a ledger, say, that somebody has written: its checksum fits."""
+    path = lived(tmp_path)
+    body = msgspec.msgpack.encode([entry])
+    path.write_bytes(path.read_bytes() + _HEAD.pack(_MARK, len(body), checksum(body)) + body)
+    with pytest.raises(HoldfastError) as error:
+        Journal(path)
+    assert str(path) in error.value.detail
+    assert error.value.hint
+
+
+def checksum(body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))
 
 
 def test_the_file_of_lives_alone_does_no_harm(tmp_path):
@@ -171,6 +197,20 @@ HURT: list[tuple[str, str, Callable[[Path], object], int, str]] = [
     ("secret", "removed", lambda p: p.unlink(), 2, "cannot read the cluster secret"),
     ("secret", "emptied", lambda p: p.write_bytes(b""), 2, "secret"),
     ("secret", "a directory", directory, 2, "cannot read the cluster secret"),
+    ("secret", "cut", lambda p: p.write_bytes(p.read_bytes()[:5]), 2, "secret"),
+    ("secret", "noise", lambda p: p.write_bytes(b"\xff\0\xfe"), 2, "secret"),
+    ("secret", "open to all", lambda p: p.chmod(0o644), 2, "secret"),
+    ("nodes/n0/query", "removed", lambda p: p.unlink(), 2, "which plan it has run"),
+    ("nodes/n0/query", "emptied", lambda p: p.write_bytes(b""), 2, "which plan it has run"),
+    ("nodes/n0/query", "cut after its name", lambda p: p.write_text(PLAN.query), 2, "which plan it has run"),
+    (
+        "nodes/n0/query",
+        "cut in its digest",
+        lambda p: p.write_text(p.read_text()[:-4]),
+        2,
+        "is not the one that it has",
+    ),
+    ("nodes/n0/query", "cut in its name", lambda p: p.write_text(PLAN.query[:1]), 2, "another deployment"),
     ("nodes/n0/query", "noise", lambda p: p.write_bytes(b"\xff\xfe"), 2, "cannot read which plan"),
     ("nodes/n0/query", "a directory", directory, 2, "cannot read which plan"),
     ("nodes/n0/query", "of another", lambda p: p.write_text("other 0123"), 2, "another deployment"),

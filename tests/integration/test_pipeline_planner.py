@@ -42,7 +42,7 @@ class Maker:
         return stream.window("10 s", every="1 s").by(*(by or ("src",))).agg(n=hf.count(), name=name, **options)
 
     def write(self, stream, name="out"):
-        out = self.out
+        out = self.out if name == "out" else f"{self.out}_{name}"
         stream.write(lambda df: df.writeStream.format("parquet").option("path", out), name=name)
         return self.p
 

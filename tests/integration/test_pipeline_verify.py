@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
+from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +20,11 @@ from holdfast.model.parts import GapFound
 from holdfast.model.plan import to_core
 from holdfast.pipeline import plan
 from holdfast.pipeline.compare import compare
+from holdfast.pipeline.recorded import EXPIRED, Expired, recorded
 from holdfast.pipeline.replay import BatchSession, Progress
 from holdfast.pipeline.verify import verify
+from holdfast.spark import tidy as tidy_module
+from holdfast.spark.tidy import KEEP
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -207,6 +212,39 @@ def test_late_rows_that_were_never_read_are_noticed(sink):
         planted.unlink()
     assert not verdict.ok
     assert "never read" in verdict.text()
+
+
+def test_late_rows_that_are_merged_are_left_out_as_before(sink):
+    folder = sink.dir / "late" / "sums_in"
+    files = {f.name: f.read_bytes() for f in folder.glob("batch=*.parquet")}
+    before = sink.verify()
+    try:
+        last = max(one.last for one in recorded(folder))
+        with patch.object(tidy_module, "FILES_MIN", 2):
+            tidy_module.tidy(folder, last, KEEP, time.time())
+        assert len(list(folder.glob("batch=*.parquet"))) < len(files)
+        assert sink.verify() == before
+    finally:
+        for left in folder.glob("batch=*.parquet"):
+            left.unlink()
+        for name, raw in files.items():
+            (folder / name).write_bytes(raw)
+
+
+def test_late_rows_that_have_expired_are_told_and_nothing_is_called_different(sink):
+    folder = sink.dir / "late" / "sums_in"
+    note = folder / EXPIRED
+    first = recorded(folder)[0]
+    note.write_bytes(msgspec.json.encode(Expired(batch=first.last, rows=pq.read_metadata(first.path).num_rows)))
+    try:
+        verdict = sink.verify()
+    finally:
+        note.unlink()
+    assert not verdict.ok
+    assert "have expired (late_keep)" in verdict.text()
+    assert "more were late and have expired" in verdict.text()
+    assert all(one.not_compared for one in verdict.sinks)
+    assert not any(one.strange for one in verdict.stages)
 
 
 def test_a_file_that_is_gone_is_named(spark, tmp_path):

@@ -94,3 +94,20 @@ def test_without_its_list_of_files_a_stage_does_not_start(query):
     shutil.rmtree(query.directory / "sources")
     with pytest.raises(ConfigError, match="the list of files it has read is gone"):
         checkpoint.agree(query.directory, "s", "q", record)
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "cut", "noise"])
+@pytest.mark.parametrize("name", ["offsets/0", "offsets/1", "offsets/2", "commits/1"])
+def test_spark_goes_on_where_files_were_damaged_and_made_again(query, name, how):
+    query.run(stop_after=2)
+    last = commit(query.directory, 1)
+    path = query.directory / name
+    raw = path.read_bytes()
+    if how == "removed":
+        path.unlink()
+    else:
+        path.write_bytes({"emptied": b"", "cut": raw[: len(raw) // 2], "noise": bytes(range(200, 256))}[how])
+    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+    checkpoint.agree(query.directory, "s", "q", last)
+    query.run()
+    assert query.batches == {0: [10], 1: [11], 2: [12, 12]}

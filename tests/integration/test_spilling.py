@@ -13,6 +13,8 @@ import pytest
 from support.nodes import PATHS, TESTS, Nodes
 from support.plans import layered_plan
 
+from holdfast.runtime.node.process import BROKEN
+
 #: Little memory for output, much disk.
 SETTINGS = {"queue_memory": 200, "queue_spill": 1_000_000, "retained_hard": 3_000, "retained_soft": 500}
 #: More than the output of one step.
@@ -122,6 +124,24 @@ def test_a_disk_that_hangs_makes_the_shard_wait_and_nobody_takes_its_node_for_de
     slow.unlink()
     nodes.until("rows to be spilled", lambda: max(o["spilled"] for o in outputs(nodes)) > SETTINGS["queue_memory"])
     end(nodes)
+
+
+@pytest.mark.parametrize("hurt", ["cut", "changed"])
+def test_spill_files_that_are_damaged_end_their_node_and_lose_nothing(make: Make, hurt: str):
+    nodes = make()
+    run(nodes)
+    spill = nodes.dir / "nodes" / "n0" / "spill"
+    nodes.until("rows to be spilled", lambda: output(nodes)["spilled"] > 5 * SETTINGS["queue_memory"], 60)
+    for file in spill.iterdir():
+        if hurt == "cut":
+            os.truncate(file, file.stat().st_size // 2)
+        else:
+            file.write_bytes(bytes(file.stat().st_size))
+    (nodes.dir / "hold").unlink()
+    assert nodes.processes["n0"].wait(60) == BROKEN
+    assert "does not hold what was written to it" in told(nodes, "spill-damaged")[0]
+    nodes.finish(120)
+    assert nodes.difference() == ""
 
 
 def test_spill_files_that_vanish_lose_nothing(make: Make):

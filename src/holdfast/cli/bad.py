@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.errors import ConfigError
+from holdfast.pipeline.recorded import recorded
 from holdfast.runtime.config import read_plan
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
@@ -68,7 +69,7 @@ def _rows(run: RunFile, stage: str) -> list[dict[str, Any]]:
     from holdfast.spark.bad import OPERATOR, REASON
 
     counted: dict[tuple[str, str], dict[str, Any]] = {}
-    for file in sorted((run.path / "bad" / stage).glob("batch=*.parquet")):
+    for first, _, file in recorded(run.path / "bad" / stage):
         for counts in (
             pq.read_table(file, columns=[OPERATOR, REASON])
             .group_by([OPERATOR, REASON])
@@ -76,6 +77,6 @@ def _rows(run: RunFile, stage: str) -> list[dict[str, Any]]:
             .to_pylist()
         ):
             key = (counts[OPERATOR], counts[REASON])
-            row = {"operator": key[0], "reason": key[1], "rows": 0, "batch": file.stem.partition("=")[2]}
+            row = {"operator": key[0], "reason": key[1], "rows": 0, "batch": str(first)}
             counted.setdefault(key, row)["rows"] += counts["count_all"]
     return list(counted.values())

@@ -27,6 +27,8 @@ class RunHome:
 
     def __init__(self, directory: Path, file: Path, *, fresh: bool) -> None:
         self._keep = [file]
+        #: Directories that were not there before, the innermost first.
+        self._new = [path for path in (directory.absolute(), *directory.absolute().parents) if not path.exists()]
         lock: Lock | None = None
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # --conf may hold keys, and rows are spilled there
@@ -70,6 +72,9 @@ class RunHome:
         """A start that failed: what it made goes, but for its logs, which say why it failed."""
         remove(made_in(self.path, self._keep, but_logs=True))
         self.release()
+        with suppress(OSError):  # what is not empty stays
+            for path in self._new:
+                path.rmdir()
 
     def release(self) -> None:
         """The run has ended, and its nodes with it."""

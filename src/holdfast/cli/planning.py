@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -68,6 +68,8 @@ def plan_file(
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
     """Why a process died. A JVM that does not even start (a jar is missing, say) tells it before Python does."""
+    if done.returncode < 0:
+        return f"it was ended by signal {-done.returncode}"
     lines = done.stderr.strip().splitlines()
     java = [line for line in lines if line.startswith('Exception in thread "main"')]
     return [f"exit code {done.returncode}", *lines[-1:], *java[:1]][-1]
@@ -82,25 +84,31 @@ def own_stdout() -> TextIO:
 
 def main() -> None:
     out = own_stdout()
+    code, answer = answer_of(sys.argv[1:], json.load(sys.stdin))
+    print(json.dumps(answer), file=out, flush=True)
+    sys.exit(code)
+
+
+def answer_of(arguments: list[str], conf: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    """Exit code and answer of this program, for these arguments and these settings of Spark's."""
     from holdfast.pipeline import explain, load
+    from holdfast.pipeline.load import digest_of
     from holdfast.pipeline.planner import Planner
     from holdfast.spark.session import session, settings_beside
 
-    conf: dict[str, str] = json.load(sys.stdin)
-    file, directory, query = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    file, directory, query = Path(arguments[0]), Path(arguments[1]), arguments[2]
     try:
         pipeline = load(file)
         spark = session(f"plan {pipeline.name}", master="local[1]", conf=settings_beside(conf))
         planner = Planner(pipeline, spark)
-        made = planner.plan(query)
-        if sys.argv[4:] == ["run"]:
+        made = msgspec.structs.replace(planner.plan(query), file=digest_of(file))
+        if arguments[3:] == ["run"]:
             _check_outputs(made, planner.sinks, directory)
         (directory / "plan.json").write_bytes(msgspec.json.encode(made))
         (directory / "explain.txt").write_text(explain(pipeline, spark))
     except HoldfastError as error:
-        print(json.dumps({"what": error.what, "detail": error.detail, "hint": error.hint}), file=out, flush=True)
-        sys.exit(2)
-    print(json.dumps({"warnings": pipeline.warnings}), file=out, flush=True)
+        return 2, {"what": error.what, "detail": error.detail, "hint": error.hint}
+    return 0, {"warnings": pipeline.warnings}
 
 
 def _check_outputs(plan: Plan, sinks: dict[str, SinkFacts], directory: Path) -> None:

@@ -63,9 +63,9 @@ class RunFile(msgspec.Struct, kw_only=True):
     def path(self) -> Path:
         return Path(self.dir)
 
-    @property
-    def file(self) -> Path:
-        return file_of_run(self.source, self.path)
+    def file(self, planned: str) -> Path:
+        """The pipeline's file, by the digest that its plan has."""
+        return file_of_run(self.source, self.path, planned)
 
     @property
     def is_supervised(self) -> bool:

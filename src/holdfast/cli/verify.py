@@ -91,7 +91,7 @@ def main() -> None:
         run = read_run(directory)
         plan = read_plan(directory / "plan.json")
         _check_finished(directory, plan)
-        pipeline = load(run.file)
+        pipeline = load(run.file(plan.file))
         spark = session(f"verify {run.pipeline}", master="local[*]", conf=settings_beside(run.conf))
         verdict = recompute(pipeline, plan, directory, spark)
     except HoldfastError as error:

@@ -120,6 +120,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology
     operators: tuple[OperatorPlan, ...]
     stages: tuple[StagePlan, ...]
+    #: Digest of the file that was planned, whose functions the stages call ("": it is not known).
+    file: str = ""
 
     def operator(self, name: str) -> OperatorPlan:
         return next(o for o in self.operators if o.name == name)

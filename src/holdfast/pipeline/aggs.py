@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from holdfast.errors import ConfigError
+from holdfast.pipeline.arguments import caller
 from holdfast.pipeline.graph import AggCall
+
+
+def _of(function: str, column: Any, ignore_nulls: bool = False) -> AggCall:
+    if not isinstance(column, str):
+        raise ConfigError(
+            f"{function}: {column!r} is not a column name",
+            detail=f"At {caller()}.",
+            hint="Compute it in a map before, and name the new column here.",
+        )
+    return AggCall(function, column, ignore_nulls)
 
 
 def count(column: str | None = None) -> AggCall:
     """Rows, or rows in which the column is not null."""
-    return AggCall("count", column)
+    return _of("count", column) if column is not None else AggCall("count", None)
 
 
 def sum(column: str) -> AggCall:
     """Sum; of integers and decimals exact."""
-    return AggCall("sum", column)
+    return _of("sum", column)
 
 
 def min(column: str) -> AggCall:
-    return AggCall("min", column)
+    return _of("min", column)
 
 
 def max(column: str) -> AggCall:
-    return AggCall("max", column)
+    return _of("max", column)
 
 
 def avg(column: str) -> AggCall:
-    return AggCall("avg", column)
+    return _of("avg", column)
 
 
 def stddev(column: str) -> AggCall:
     """Standard deviation of a sample."""
-    return AggCall("stddev", column)
+    return _of("stddev", column)
 
 
 def stddev_pop(column: str) -> AggCall:
     """Standard deviation of the whole population."""
-    return AggCall("stddev_pop", column)
+    return _of("stddev_pop", column)
 
 
 def first(column: str, ignore_nulls: bool = False) -> AggCall:
     """The value of the row that came first, by arrival."""
-    return AggCall("first", column, ignore_nulls)
+    return _of("first", column, ignore_nulls)
 
 
 def last(column: str, ignore_nulls: bool = False) -> AggCall:
     """The value of the row that came last, by arrival."""
-    return AggCall("last", column, ignore_nulls)
+    return _of("last", column, ignore_nulls)

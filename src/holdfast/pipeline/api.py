@@ -16,14 +16,20 @@ from holdfast.pipeline import durations
 from holdfast.pipeline.arguments import (
     caller,
     check_bad_rows_max,
+    check_how,
     check_mode,
     check_shards,
     check_steps,
     check_window,
+    idle_ns,
     interval,
     join_keys,
+    join_window,
     need_function,
+    need_text,
     need_times,
+    optional_function,
+    trigger_ms,
 )
 from holdfast.pipeline.durations import Duration
 from holdfast.pipeline.graph import (
@@ -43,7 +49,6 @@ from holdfast.pipeline.graph import (
 )
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_NEVER_IDLE_NS = 1 << 60
 
 #: Pipelines made since `load` started to listen.
 _made: list[Pipeline] | None = None
@@ -92,6 +97,7 @@ class Pipeline:
         need_function(read, what, "spark -> streaming DataFrame")
         if name is not None:
             self._claim(name, what)
+        optional_function(batch, f"{what}: batch", "spark -> DataFrame")
         time, delay_us = need_times(event_time, watermark, what)
         node = Source(
             number=len(self.graph.nodes),
@@ -100,9 +106,9 @@ class Pipeline:
             event_time=time,
             delay_us=delay_us,
             name=name,
-            idle_ns=_NEVER_IDLE_NS if idle is None else 1_000 * durations.micros(idle, f"{what}: idle"),
-            trigger_ms=0 if trigger is None else durations.micros(trigger, f"{what}: trigger") // 1_000,
-            late_to=late_to or "",
+            idle_ns=idle_ns(idle, what),
+            trigger_ms=trigger_ms(trigger, what),
+            late_to=need_text(late_to or "", f"{what}: late_to"),
             future_us=None if future_max is None else durations.micros(future_max, f"{what}: future_max"),
             bad_rows_max=check_bad_rows_max(bad_rows_max, what),
             batch=batch,
@@ -130,6 +136,7 @@ class Pipeline:
         """
         what = f"port {name}"
         self._claim(name, what)
+        optional_function(batch, f"{what}: batch", "spark -> DataFrame")
         time, delay_us = need_times(event_time, watermark, what)
         node = Port(
             number=len(self.graph.nodes),
@@ -139,9 +146,9 @@ class Pipeline:
             event_time=time,
             delay_us=delay_us,
             name=name,
-            idle_ns=_NEVER_IDLE_NS,
+            idle_ns=idle_ns(None, what),
             trigger_ms=0,
-            late_to=late_to or "",
+            late_to=need_text(late_to or "", f"{what}: late_to"),
             future_us=None if future_max is None else durations.micros(future_max, f"{what}: future_max"),
             bad_rows_max=check_bad_rows_max(bad_rows_max, what),
             batch=batch,
@@ -242,7 +249,7 @@ class Stream:
             )
         if rows is not None:
             step = rows if every is None else every
-            if not isinstance(rows, int) or not isinstance(step, int):
+            if type(rows) is not int or type(step) is not int:
                 raise ConfigError(
                     "window: rows and every must be whole numbers",
                     detail=f"At {caller()}: rows={rows!r}, every={every!r}.",
@@ -283,11 +290,6 @@ class Stream:
                 detail=f"At {caller()}.",
                 hint='within="10 seconds" (times at most so far apart) or window="10 seconds" (the same window).',
             )
-        how = {"left": "left_outer", "leftouter": "left_outer"}.get(how, how)
-        if how not in ("inner", "left_outer"):
-            raise ConfigError(
-                f"{what}: how={how!r} is not known", detail=f"At {caller()}.", hint='There are "inner", "left_outer".'
-            )
         name = self._name(name, "join_" + "_".join(a for a, _ in keys))
         node = JoinOf(
             number=self._next,
@@ -296,10 +298,10 @@ class Stream:
             left=self.node,
             right=other.node,
             on=keys,
-            how=how,
+            how=check_how(how, what),
             within=interval(within, name) if within is not None else None,
-            window_us=durations.micros(window, f"{name}: window") if window is not None else 0,
-            where_sql=where,
+            window_us=join_window(window, name),
+            where_sql=need_text(where, f"{name}: where"),
             shards=check_shards(shards, name),
             mode=check_mode(mode, name),
         )
@@ -318,6 +320,7 @@ class Stream:
         """
         what = f"write {name}" if name else "write"
         need_function(write, what, "DataFrame -> DataStreamWriter")
+        optional_function(result, f"{what}: result", "spark -> DataFrame")
         sinks = len(self.pipeline.graph.of(Sink))
         node = Sink(
             number=self._next,

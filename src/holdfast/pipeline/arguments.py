@@ -17,7 +17,8 @@ MODES_TO_COME = ("replay", "hybrid", "active")
 SHARDS_DEFAULT = 4
 SHARDS_MAX = 1024
 #: The files that make up the API: a user's line is the first one outside.
-_OWN = (__file__, os.path.join(os.path.dirname(__file__), "api.py"))
+_OWN = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("arguments.py", "api.py", "aggs.py"))
+_NEVER_IDLE_NS = 1 << 60
 
 
 def caller() -> str:
@@ -43,6 +44,8 @@ def need_times(event_time: str | None, watermark: Duration | None, what: str) ->
             detail=f"At {caller()}.",
             hint='Name the timestamp column that windows go by: event_time="ts".',
         )
+    if not isinstance(event_time, str):
+        raise ConfigError(f"{what}: event_time={event_time!r} is not a column name", detail=f"At {caller()}.")
     if watermark is None:
         raise ConfigError(
             f"{what}: no watermark is given",
@@ -50,6 +53,54 @@ def need_times(event_time: str | None, watermark: Duration | None, what: str) ->
             hint='Say how late a row may be: watermark="2 seconds".',
         )
     return event_time, durations.micros(watermark, f"{what}: watermark")
+
+
+def optional_function(function: object, what: str, kind: str) -> None:
+    if function is not None:
+        need_function(function, what, kind)
+
+
+def need_text(text: object, what: str) -> str:
+    if not isinstance(text, str):
+        raise ConfigError(f"{what} is not a text", detail=f"At {caller()}: it is {text!r}.")
+    return text
+
+
+def idle_ns(idle: Duration | None, what: str) -> int:
+    """After how long without rows a watermark moves on; it needs a moment, or rows on their way would be late."""
+    if idle is None:
+        return _NEVER_IDLE_NS
+    found = durations.micros(idle, f"{what}: idle")
+    if not found:
+        raise ConfigError(f"{what}: idle must be longer than nothing", detail=f"At {caller()}: it is {idle!r}.")
+    return 1_000 * found
+
+
+def trigger_ms(trigger: Duration | None, what: str) -> int:
+    found = 0 if trigger is None else durations.micros(trigger, f"{what}: trigger")
+    if found % 1_000:
+        raise ConfigError(
+            f"{what}: trigger is finer than a millisecond",
+            detail=f"At {caller()}: it is {trigger!r}.",
+            hint="Leave it out, and each batch starts when the last one is done.",
+        )
+    return found // 1_000
+
+
+def check_how(how: object, what: str) -> str:
+    known = {"inner": "inner", "left_outer": "left_outer", "left": "left_outer", "leftouter": "left_outer"}
+    if not isinstance(how, str) or how not in known:
+        raise ConfigError(
+            f"{what}: how={how!r} is not known", detail=f"At {caller()}.", hint='There are "inner", "left_outer".'
+        )
+    return known[how]
+
+
+def join_window(window: Duration | None, name: str) -> int:
+    found = 0 if window is None else durations.micros(window, f"{name}: window")
+    if window is not None and not found:
+        raise ConfigError(f"{name}: window must be longer than nothing", detail=f"At {caller()}: it is {window!r}.")
+    return found
 
 
 def check_window(size: int, step: int, text: Callable[[int], str]) -> tuple[int, int]:
@@ -98,7 +149,7 @@ def check_bad_rows_max(most: int, what: str) -> int:
 
 
 def check_mode(mode: str, name: str) -> str:
-    if mode != AUTO and mode not in MODES:
+    if not isinstance(mode, str) or (mode != AUTO and mode not in MODES):
         what = "is not built yet" if mode in MODES_TO_COME else "is not known"
         known = ", ".join(repr(m) for m in MODES)
         raise ConfigError(
@@ -112,7 +163,7 @@ def join_keys(on: object, what: str) -> tuple[tuple[str, str], ...]:
     items: list[Any] = [on] if isinstance(on, str) else list(on) if isinstance(on, Sequence) else []
     if isinstance(on, tuple) and len(on) == 2 and all(isinstance(k, str) for k in on):
         items = [on]  # on=("query", "server_name") is one pair
-    keys = tuple((k, k) if isinstance(k, str) else tuple(k) for k in items)
+    keys = tuple((k, k) if isinstance(k, str) else tuple(k) if isinstance(k, Sequence) else (k,) for k in items)
     if not keys or not all(len(k) == 2 and all(isinstance(c, str) for c in k) for k in keys):
         raise ConfigError(
             f"{what}: on={on!r} names no keys",

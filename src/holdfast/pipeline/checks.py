@@ -61,6 +61,33 @@ def check_plan(frame: Frame, label: str) -> None:
         )
 
 
+def check_stream(given: Frame, made: Frame, label: str) -> None:
+    """Refuse a function that gives back rows of something else than what it was given."""
+    if made.isStreaming and _sources(given) & _sources(made):
+        return
+    raise ConfigError(
+        f"{label}: the function returns something that is not the stream",
+        detail=f"It returns {'another stream' if made.isStreaming else 'a table, which has no rows to come'}.",
+        hint="Transform the DataFrame that is given to it.",
+    )
+
+
+def _sources(frame: Frame) -> set[str]:
+    """The streams that a frame reads, by the ids that Spark gives their columns."""
+    nodes = _tree(frame._jdf.queryExecution().analyzed())
+    return {node.output().mkString(",") for node in nodes if node.isStreaming() and not node.children().size()}
+
+
+def paths_of(frame: Frame) -> list[str]:
+    """The paths that a source of files reads."""
+    found = []
+    for node in _tree(frame._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "StreamingRelation":
+            path = node.dataSource().options().get("path")
+            found += [str(path.get())] if path.isDefined() else []
+    return found
+
+
 def _seq(seq: Any) -> Iterator[Any]:
     for i in range(seq.size()):
         yield seq.apply(i)
@@ -99,6 +126,12 @@ def _check_source(node: Any, label: str) -> None:
 
 def _check_state(node: Any, label: str) -> None:
     kind = node.nodeName()
+    if kind == "EventTimeWatermark":
+        raise ConfigError(
+            f"{label}: withWatermark has no effect here",
+            detail="Windows and joins are Holdfast's, and go by its own watermark.",
+            hint='Say it where the stream begins: pipeline.read(..., watermark="2 seconds").',
+        )
     what = _STATEFUL.get(kind)
     if kind == "Join" and all(child.isStreaming() for child in _seq(node.children())):
         what = "a join of two streams"
@@ -150,15 +183,16 @@ class SinkFacts:
 
 
 @contextmanager
-def nothing_starts(frame: Frame, label: str) -> Iterator[None]:
-    """While a user's writer is looked at, `start` and `toTable` are refused: planning starts nothing."""
+def nothing_starts(frame: Frame, who: str) -> Iterator[None]:
+    """While a user's function is called, `start` and `toTable` are refused: planning starts nothing."""
     kind = type(frame.writeStream)
     kept = {name: getattr(kind, name) for name in ("start", "toTable")}
 
     def refuse(*args: object, **options: object) -> None:
         raise ConfigError(
-            f"{label}: the writer starts the query itself",
-            hint="Return it unstarted, without .start() or .toTable(): Holdfast starts it, and again after a failure.",
+            f"{who} starts the query itself",
+            hint="Only a function of write gives a writer, and gives it unstarted, without .start() or .toTable(): "
+            "Holdfast starts it, and again after a failure.",
         )
 
     try:
@@ -199,8 +233,9 @@ def check_writer(writer: Writer, sink: Sink) -> SinkFacts:
     if _private(inner, "foreachWriter") is not None:
         return SinkFacts("foreach", options, "rows of a batch are written again after a failure")
     format_ = str(_private(inner, "source"))
-    if format_.lower() in IDEMPOTENT_FILES and "path" not in options:
+    if format_.lower() in IDEMPOTENT_FILES and not options.get("path"):
         raise ConfigError(f"{name}: a {format_} sink needs a path", hint='Add .option("path", "out/").')
+    _check_written(writer, name, format_)
     if not _is_there(writer, format_):
         raise ConfigError(
             f"{name}: Spark knows no sink format {format_!r}",
@@ -208,6 +243,23 @@ def check_writer(writer: Writer, sink: Sink) -> SinkFacts:
         )
     doubt = "" if format_.lower() in _IDEMPOTENT else "Spark gives this sink no way to tell a batch it has already had"
     return SinkFacts(format_, options, doubt)
+
+
+def _check_written(writer: Any, name: str, format_: str) -> None:
+    """Columns that a file sink is to write, or to cut its files by."""
+    columns = {f.name: f.dataType.simpleString() for f in writer._df.schema.fields}
+    cut = _private(writer._jwrite, "partitioningColumns")
+    by = [str(column) for column in _seq(cut.get())] if cut.isDefined() else []
+    for column in by:
+        if column not in columns:
+            raise ConfigError(f"{name}: no column named {column!r}", detail=f"There are {', '.join(columns)}.")
+    rest = [kind for column, kind in columns.items() if column not in by]
+    if format_.lower() == "text" and rest != ["string"]:
+        raise ConfigError(
+            f"{name}: a text sink takes one column of type string",
+            detail=f"There are {', '.join(f'{column} {kind}' for column, kind in columns.items())}.",
+            hint="Use json or csv, or put the row into one text before writeStream.",
+        )
 
 
 def _is_there(writer: Any, format_: str) -> bool:

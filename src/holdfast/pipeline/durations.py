@@ -17,6 +17,8 @@ _UNITS = {
     ("w", "week", "weeks"): 7 * 86_400_000_000,
 }
 _MICROS = {name: micros for names, micros in _UNITS.items() for name in names}
+#: Event times are of the years 1 to 9999.
+LONGEST_US = 10_000 * 365 * 86_400_000_000
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]+)")
 
 Duration = str | timedelta
@@ -36,6 +38,8 @@ def micros(duration: Duration, what: str, *, negative: bool = False) -> int:
         )
     if value < 0 and not negative:
         raise ConfigError(f"{what} is negative", detail=f"It is {duration!r}.")
+    if abs(value) > LONGEST_US:
+        raise ConfigError(f"{what} is longer than 10,000 years", detail=f"It is {duration!r}.")
     return value
 
 

@@ -133,7 +133,7 @@ def port_schema(port: Port, spark: Session) -> pa.Schema:
     except Exception as error:
         raise ConfigError(
             f"{port.label}: its schema cannot be read",
-            detail=(str(error).splitlines() or [""])[0],
+            detail=(lines_of(error) or [""])[0],
             hint='Write it as Spark does: schema="ts timestamp, src string, bytes long".',
         ) from error
     return arrow_schema(frame, list(frame.columns), port.label)
@@ -162,9 +162,9 @@ def _call(function: Callable[[Any], Any], argument: Any, label: str, kind: str) 
         return function(argument)
     except HoldfastError:
         raise
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        if missing := _NO_SOURCE.match(lines[0] if lines else ""):
+    except (Exception, SystemExit) as error:
+        lines = lines_of(error)
+        if missing := _NO_SOURCE.search(lines[0] if lines else ""):
             raise ConfigError(
                 f"{label}: the source {missing[1]!r} is not installed",
                 detail="Spark does not include it, and none of the given jars contains it.",
@@ -178,13 +178,20 @@ def _call(function: Callable[[Any], Any], argument: Any, label: str, kind: str) 
         ) from error
 
 
-def _reason(error: Exception, lines: list[str]) -> str:
-    text = lines[0] if lines else ""
-    if "UNRESOLVED_COLUMN" in text:
-        missing = re.search(r"with name `(.+?)` cannot be resolved", text)
-        if missing:
-            return f"no column named {missing[1]!r}"
-    return f"the function fails with {type(error).__name__}"
+def _reason(error: BaseException, lines: list[str]) -> str:
+    return unknown_column(lines[0] if lines else "") or f"the function fails with {type(error).__name__}"
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """What an error of Spark's says, without the line in which Py4J says only that there is one."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.strip()]
+    return lines[1:] if len(lines) > 1 and lines[0].startswith("An error occurred while calling") else lines
+
+
+def unknown_column(text: str) -> str:
+    """What Spark says of a column that is not there, in our words; "": it says something else."""
+    missing = re.search(r"with name `(.+?)` cannot be resolved", text) if "UNRESOLVED_COLUMN" in text else None
+    return f"no column named {missing[1]!r}" if missing else ""
 
 
 def _need_frame(frame: Any, label: str, kind: str) -> Frame:

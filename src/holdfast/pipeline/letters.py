@@ -1,6 +1,6 @@
 """Dead letters of a run: results and rows that shards have set aside, which `verify` must not expect in a sink.
 
-Nodes write them, one file a block (`runtime/disk/letters.py`), a line of JSON each.
+Nodes write them, one file a block, and merge the files (`runtime/disk/letters.py`). A letter is a line of JSON.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.model.letters import letter_files
 from holdfast.model.parts import DEAD
 from holdfast.model.skips import SKIPPED
 from holdfast.operators.columns import quoted
@@ -39,8 +40,13 @@ class _Letter(msgspec.Struct):
     reason: str = ""
 
 
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.jsonl")]
+
+
 def letters_of(run_dir: Path, operator: str) -> LetterCount:
-    files = sorted((run_dir / DEAD / operator).glob("*.jsonl"))
+    folder = run_dir / DEAD / operator
+    files = [folder / one.name for one in letter_files(_names(folder))[0]]
     found = [msgspec.json.decode(line, type=_Letter) for f in files for line in f.read_bytes().splitlines()]
     results = sum(letter.what == "result" for letter in found)
     skipped = tuple(bytes(letter.row) for letter in found if letter.reason.startswith(SKIPPED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import traceback
@@ -45,12 +46,29 @@ def load(path: str | Path) -> Pipeline:
     raise ConfigError(f"{file.name} makes no pipeline", hint='It needs a line like pipeline = hf.Pipeline("name").')
 
 
-def file_of_run(source: str, directory: Path) -> Path:
-    """The user's file where it lies, so that it finds what lies beside it, if it is still what was planned; else the
-    copy of it in the run's directory."""
+def digest_of(file: Path) -> str:
+    """Of a pipeline's file, as its plan has it; "": it cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def file_of_run(source: str, directory: Path, planned: str) -> Path:
+    """The user's file where it lies, so that it finds what lies beside it, if it is still what was planned (by its
+    digest); else the copy of it in the run's directory. Functions of another file would give other rows.
+
+    Who planned without a file (`planned` is "") has only the copy to compare with."""
     original, copy = Path(source), directory / "pipeline.py"
-    same = original.is_file() and (not copy.exists() or original.read_bytes() == copy.read_bytes())
-    return original if same else copy
+    planned = planned or digest_of(copy) or digest_of(original)
+    for file in (original, copy):
+        if planned and digest_of(file) == planned:
+            return file
+    raise ConfigError(
+        "the pipeline's file is no longer the one that was planned",
+        detail=f"{copy} was changed, damaged or removed, and so was {original}.",
+        hint="Put one of them back as it was. A pipeline that was changed is started anew, in another --dir.",
+    )
 
 
 def _run(file: Path) -> dict[str, object]:
@@ -64,19 +82,29 @@ def _run(file: Path) -> dict[str, object]:
         spec.loader.exec_module(module)
     except HoldfastError as error:
         line = _line(error, file)
-        error.detail = f"{error.detail} ({file.name}:{line})".strip() if line else error.detail
+        named = f"{file.name}:" in error.what + error.detail
+        error.detail = f"{error.detail} ({file.name}:{line})".strip() if line and not named else error.detail
         raise
     except SyntaxError as error:
-        raise ConfigError(f"{file.name} is not valid Python: {error.msg}", detail=f"Line {error.lineno}.") from error
-    except (Exception, SystemExit) as error:
+        where = f"Line {error.lineno}." if error.lineno else ""
+        raise ConfigError(f"{file.name} is not valid Python: {error.msg}", detail=where) from error
+    except BaseException as error:  # whatever it raises, it is the file's
         raise ConfigError(
             f"{file.name} fails with {type(error).__name__}",
-            detail=f"{error} (line {_line(error, file)}).",
-            hint="It is run once to find the pipeline; nothing was started.",
+            detail=f"{error} (line {_line(error, file)}).".strip(),
+            hint="There is no Spark yet when the file is read: call Spark's functions inside of read, map and write."
+            if _is_sparks(error)
+            else "It is run once to find the pipeline; nothing was started.",
         ) from error
     finally:
         sys.modules.pop(name, None)
     return vars(module)
+
+
+def _is_sparks(error: BaseException) -> bool:
+    """Raised inside of PySpark, which has no session to ask at that moment."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "pyspark" in Path(frames[-1].filename).parts
 
 
 def _line(error: BaseException, file: Path) -> int | None:

@@ -6,6 +6,8 @@ The same file always gives the same plan, under the same ids: a stage's child pl
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,12 +24,14 @@ from holdfast.pipeline.frames import (
     arrow_schema,
     combine,
     empty_stream,
+    lines_of,
     port_schema,
     source_frame,
     types_of,
+    unknown_column,
     with_event_time,
 )
-from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session
+from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
 from holdfast.pipeline.layout import (
     WINDOW_END,
     WINDOW_TIME,
@@ -38,6 +42,7 @@ from holdfast.pipeline.layout import (
     Stage,
     lay_out,
 )
+from holdfast.pipeline.paths import check_paths
 
 #: By this column a batch of partial aggregates is told from one of rows.
 PANE_START = "pane_start"
@@ -62,6 +67,8 @@ class Planner:
     endless: set[str] = field(default_factory=set)
     #: What the rows of each port are.
     ports: dict[str, pa.Schema] = field(default_factory=dict)
+    #: Paths that each source reads.
+    inputs: dict[str, list[str]] = field(default_factory=dict)
     #: Rows of each stage, as analysed.
     frames: dict[str, Frame] = field(default_factory=dict)
 
@@ -69,10 +76,13 @@ class Planner:
         self.layout = lay_out(self.pipeline)
         self.pipeline.warnings.clear()
         for operator in self.layout.operators.values():  # in the order of the file: what feeds one comes before it
-            self.operators[operator.name] = self._operator(operator)
+            with _made_at(operator.node.where):
+                self.operators[operator.name] = self._operator(operator)
         for stage in self.layout.stages.values():
-            if stage.kind == "sink":
-                self._sink(stage)
+            if stage.sink is not None:
+                with _made_at(stage.sink.where):
+                    self._sink(stage, stage.sink)
+        check_paths(self.sinks, self.inputs)
         self._feeds()
         operators = tuple(self.operators.values())
         stages = tuple(self._stage(stage) for stage in self.layout.stages.values())
@@ -101,30 +111,19 @@ class Planner:
             checks.check_plan(root, source.label)
             if checks.is_endless(root):
                 self.endless.add(stage.id)
-            frame = apply_steps(root, stage.branches[0].steps)
+            self.inputs[source.label] = checks.paths_of(root)
+            frame = _stepped(root, stage.branches[0])
         elif isinstance(port := stage.branches[0].root, Port):
             self.ports[stage.id] = port_schema(port, self.spark)
             frame = empty_stream(self.spark, self.ports[stage.id])
         else:
             roots = [empty_stream(self.spark, self.outputs[b.root.name or ""]) for b in stage.branches]
-            self._check_alike(stage, roots)
+            kinds = [types_of(_stepped(r, b)) for r, b in zip(roots, stage.branches, strict=True)]
+            for other in kinds[1:]:
+                _same_schema(stage.id, kinds[0], other)
             frame = combine(stage, roots)
-        for branch in stage.branches:
-            if branch.steps:
-                checks.check_plan(frame, branch.steps[-1].label)
-        if not frame.isStreaming:
-            raise ConfigError(
-                f"{stage.branches[0].steps[-1].label}: the function returns something that is not the stream",
-                detail="Its result is no longer a streaming DataFrame.",
-                hint="Transform the DataFrame that is given to it.",
-            )
         self.frames[stage.id] = frame
         return frame
-
-    def _check_alike(self, stage: Stage, roots: list[Frame]) -> None:
-        kinds = [types_of(apply_steps(r, b.steps)) for r, b in zip(roots, stage.branches, strict=True)]
-        for other in kinds[1:]:
-            _same_schema(stage.id, kinds[0], other)
 
     # -- operators ------------------------------------------------------------------------------------------------
 
@@ -216,28 +215,49 @@ class Planner:
             rows=_ipc(self.ports[stage.id]) if stage.id in self.ports else b"",
         )
 
-    def _sink(self, stage: Stage) -> None:
-        sink = stage.sink
-        assert sink is not None
+    def _sink(self, stage: Stage, sink: Sink) -> None:
         frame = self._frame(stage)
-        with checks.nothing_starts(frame, sink.name):
+        with checks.nothing_starts(frame, f"{sink.name}: the writer"):
             try:
                 writer = sink.write(frame)
             except ConfigError:
                 raise
-            except Exception as error:
-                raise ConfigError(
-                    f"{sink.name}: the writer fails with {type(error).__name__}",
-                    detail=(str(error).splitlines() or [""])[0],
-                    hint=f"The function of write at {sink.where} is DataFrame -> DataStreamWriter.",
-                ) from error
+            except (Exception, SystemExit) as error:
+                said = (lines_of(error) or [""])[0]
+                what = unknown_column(said) or f"the writer fails with {type(error).__name__}"
+                hint = f"The function of write at {sink.where} is DataFrame -> DataStreamWriter."
+                raise ConfigError(f"{sink.name}: {what}", detail=said, hint=hint) from error
         facts = checks.check_writer(writer, sink)
+        checks.check_stream(frame, writer._df, sink.name)
+        checks.check_plan(writer._df, sink.name)
         if facts.doubt:
             self.pipeline.warnings.append(
                 f"{sink.name}: sink {facts.format!r} may hold rows twice after a failure ({facts.doubt}); "
                 "files, Delta, or a foreachBatch that is idempotent by batch id would not"
             )
         self.sinks[stage.id] = facts
+
+
+@contextmanager
+def _made_at(where: str) -> Iterator[None]:
+    """A mistake that names no line yet is that of this call."""
+    try:
+        yield
+    except ConfigError as error:
+        if where.partition(":")[0] + ":" not in error.what + error.detail:
+            error.detail = f"{error.detail} ({where})".strip()
+        raise
+
+
+def _stepped(root: Frame, branch: Branch) -> Frame:
+    """The steps applied, each looked at by itself: so an error names the one that is to blame."""
+    frame = root
+    for step in branch.steps:
+        with checks.nothing_starts(frame, f"{step.label}: the function"):
+            frame = apply_steps(frame, (step,))
+        checks.check_stream(root, frame, step.label)
+        checks.check_plan(frame, step.label)
+    return frame
 
 
 def _identity(name: str, operators: tuple[OperatorPlan, ...], stages: tuple[StagePlan, ...]) -> str:

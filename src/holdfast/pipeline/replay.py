@@ -62,10 +62,10 @@ class Progress:
                 detail=f"{file} is not there.",
                 hint="Spark keeps them for the last batches; was the checkpoint copied while the stage ran?",
             )
-        lines = file.read_text().splitlines()[2:]
+        lines = self._lines(file)[1:]
         if source >= len(lines):
-            raise InputError(f"checkpoint {self.checkpoint.name}: source {source} is not in {file}")
-        return None if lines[source] == "-" else json.loads(lines[source])
+            raise self._damaged(file, f"source {source} is not in it")
+        return lines[source]
 
     def files(self, source: int) -> list[str]:
         """The files that a file source has read."""
@@ -79,11 +79,28 @@ class Progress:
         kept = [p for p in steps if (p.suffix == ".compact" and int(p.stem) == first) or _after(p, first)]
         found: dict[str, None] = {}
         for step in sorted(kept, key=lambda p: int(p.name.partition(".")[0])):
-            for line in step.read_text().splitlines()[1:]:
-                entry = json.loads(line)
+            for entry in self._lines(step):
                 if entry["batchId"] <= offset["logOffset"]:
                     found[_local(entry["path"])] = None
         return list(found)
+
+    def _lines(self, file: Path) -> list[Any]:
+        """What a file of Spark's logs says after its version: JSON in every line, or "-" for nothing."""
+        try:
+            version, *lines = file.read_text().splitlines()
+            found = [None if line == "-" else json.loads(line) for line in lines]
+        except (OSError, ValueError) as error:
+            raise self._damaged(file, str(error)) from error
+        if not version.startswith("v") or not found:
+            raise self._damaged(file, "it is cut, or not what Spark has written")
+        return found
+
+    def _damaged(self, file: Path, why: str) -> InputError:
+        return InputError(
+            f"checkpoint {self.checkpoint.name} is damaged: what the stage has read is not known",
+            detail=f"{file}: {why}.",
+            hint="Restore it from a backup, or give pipeline.read(..., batch=...).",
+        )
 
     def beginning(self, source: int) -> dict[str, dict[str, int]]:
         """Where a Kafka source began: {topic: {partition: offset}}."""

@@ -33,6 +33,7 @@ from holdfast.pipeline.layout import InputLayout, Layout, Stage
 from holdfast.pipeline.letters import letters_of, without_skipped
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.recompute import UNFIT, aggregate, aggregate_fitting, by_arrival, join, timed
+from holdfast.pipeline.recorded import expired, recorded
 from holdfast.pipeline.replay import batch_frame
 
 
@@ -43,6 +44,8 @@ class StageCount(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     late: int
     bad: int = 0
+    #: Late rows that were removed because they were old: what depends on this stage is not compared.
+    expired: int = 0
     #: Rows recorded as late or bad that are not among those read: there must be none.
     strange: int = 0
 
@@ -104,7 +107,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         for s in self.stages:
             strange = f", {s.strange} recorded as late or bad that were never read" if s.strange else ""
             bad = f", {s.bad:,} bad" if s.bad else ""
-            lines.append(f"  stage {s.stage}: {s.rows:,} rows in, {s.late:,} late{bad}{strange}")
+            expired = f", {s.expired:,} more were late and have expired" if s.expired else ""
+            lines.append(f"  stage {s.stage}: {s.rows:,} rows in, {s.late:,} late{bad}{expired}{strange}")
         for a in self.aside:
             lines.append(
                 f"  operator {a.operator}: {a.found:,} results set aside that do not fit their types, "
@@ -229,13 +233,17 @@ class _Audit:
         total, rest = rows.count(), rows
         counts = {"late": 0, "bad": 0}
         for kind in counts:
-            files = sorted(str(p) for p in (self.run_dir / kind / stage.id).glob("batch=*.parquet"))
+            files = [str(one.path) for one in recorded(self.run_dir / kind / stage.id)]
             if files:
                 aside = self.spark.read.schema(rows.schema).parquet(*files).select(*map(quoted, rows.columns))
                 counts[kind], rest = aside.count(), less(rest, aside)
         strange = rest.count() - (total - sum(counts.values())) if any(counts.values()) else 0
-        self.counts[stage.id] = StageCount(stage=stage.id, rows=total, strange=strange, **counts)
+        gone = self._expired(stage.id)
+        self.counts[stage.id] = StageCount(stage=stage.id, rows=total, strange=strange, expired=gone, **counts)
         return rest
+
+    def _expired(self, stage: str) -> int:
+        return expired(self.run_dir / "late" / stage).rows
 
     # -- operators ------------------------------------------------------------------------------------------------
 
@@ -350,6 +358,9 @@ class _Audit:
                 what = "groups of rows" if letters.grouped else "rows of a join"
                 return f"{count:,} {what} were skipped by hand in {name}; they are in dead/{name}"
             for given in operator.inputs:
+                gone = self._expired(given.source)
+                if gone:
+                    return f"{gone:,} late rows of {given.source}, which must be left out, have expired (late_keep)"
                 port = given.branch.root
                 if isinstance(port, Port) and port.batch is None:
                     return f"the rows of port {port.name} came from another program; say which they were with batch="

@@ -118,6 +118,11 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     master: str = "local[*]"
     #: Spark's settings for the stages that run on this node.
     conf: dict[str, str] = {}
+    #: Late rows in the run's directory are removed when they are older than this. `verify` then says that it cannot
+    #: compare what depends on their stage.
+    late_keep: str = "720 h"
+    #: At most this much of a stage's late rows is kept there; the oldest go first.
+    late_keep_size: str = "10 GB"
 
     # --- Watching it
     #: A watermark that moves by more than this at once is told as an event, like one that is ahead of the clock.
@@ -155,6 +160,15 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             standby=self.standby,
         )
 
+    def keep(self) -> tuple[float, int]:
+        """How long late rows are kept, in seconds, and how many bytes of them."""
+        seconds = duration_ns(self.late_keep, "late_keep") / SECOND
+        if seconds < 60:
+            raise ConfigError(
+                "setting 'late_keep' is too short", detail=f"It is {self.late_keep!r}.", hint="Choose 1 min or more."
+            )
+        return seconds, size_bytes(self.late_keep_size, "late_keep_size")
+
     @property
     def home(self) -> Path:
         """This node's own directory."""
@@ -173,6 +187,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self.core()
         for key in ("busy_limit", "child_silence", "start_wait", "standby_delay", "watermark_jump"):
             duration_ns(getattr(self, key), key)
+        self.keep()
         page, limit = size_bytes(self.page, "page"), size_bytes(self.state_limit, "state_limit")
         if page & (page - 1) or not PAGE_BYTES_MIN <= page <= PAGE_BYTES_MAX:
             raise ConfigError(

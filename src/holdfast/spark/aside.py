@@ -7,6 +7,8 @@
 Bad rows are limited (`bad_rows_max`), since a source whose rows are all bad should not be read to its end in silence.
 At the limit nothing of the batch is handed over, and the stage fails. The batch is tried again whenever the stage is
 started again, under whatever limit there is then. `bad/STAGE/refused.parquet` shows what was too much.
+
+Files of many batches are merged, and old late rows removed, in the background (`tidy.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import StagePlan
 from holdfast.spark.bad import OPERATOR, REASON, example
 from holdfast.spark.late import LateRows
+from holdfast.spark.tidy import KEEP, Keep, Tidier
 
 #: Directories of a run.
 LATE, BAD = "late", "bad"
@@ -67,12 +70,14 @@ def set_bad_rows_max(directory: Path, stage: str, most: int) -> None:
 class AsideFiles:
     """All that one life of a stage's driver sets aside."""
 
-    def __init__(self, directory: Path, stage: StagePlan, epoch: int) -> None:
+    def __init__(self, directory: Path, stage: StagePlan, epoch: int, keep: Keep = KEEP) -> None:
         self.directory = directory
         self.stage = stage
         self.epoch = epoch
         self.late = [LateRows(d, epoch) for d in late_directories(directory, stage)]
         self.bad = LateRows(directory / BAD / stage.id, epoch, BAD)
+        #: Bad rows are limited in number, so none of them is ever old.
+        self.tidier = Tidier({directory / LATE / stage.id: keep, self.bad.directory: None})
 
     def recover(self, last: CommitRecord | None) -> None:
         """At the start of a driver: finish the last batch, and drop what never counted."""
@@ -93,10 +98,11 @@ class AsideFiles:
             for files in self.late:
                 files.write(batch, late)
 
-    def settle(self, batch: int) -> None:
-        """The batch counts, as this driver handed it over."""
-        for files in (*self.late, self.bad):
+    def settle(self, batch: int, *, late: bool, bad: bool) -> None:
+        """The batch counts, as this driver handed it over, with rows of these kinds."""
+        for files in (*(self.late if late else ()), *((self.bad,) if bad else ())):
             files.settle(batch, self.epoch)
+        self.tidier.look(batch, late + bad)
 
     @property
     def _refused(self) -> Path:

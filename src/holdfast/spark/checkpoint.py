@@ -12,6 +12,11 @@ After `agree`, for the ledger's last batch k: offsets/k is the recorded plan, co
 k + 1 stays (Spark plans one batch ahead and runs exactly that one again). Spark's commits beyond k are impossible,
 since `foreachBatch` returns only when the ledger has the batch: so then the ledgers are not this checkpoint's.
 
+Files that were damaged are made again where the ledger says what was in them: offsets/k and commits/k. A plan of k + 1
+that cannot be read is dropped, and Spark plans that batch anew: none of it counts. Of k - 1 Spark only wants to know
+where it ended, to look at batch k once more without running it; any plan does. The file source's list is nowhere else:
+damage to it is an error.
+
 Checked against checkpoints of Spark 4.3 in `tests/integration/test_spark_real_checkpoints.py`.
 """
 
@@ -50,7 +55,7 @@ def claim(directory: Path, stage: str, query: str) -> None:
         return
     try:
         found = json.loads(metadata.read_text())["id"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"stage {stage}: its Spark checkpoint cannot be read",
             detail=f"{metadata}: {error}",
@@ -66,6 +71,17 @@ def claim(directory: Path, stage: str, query: str) -> None:
 
 def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) -> None:
     """Make the checkpoint say what the ledger says. `commit` is the ledger's last record."""
+    try:
+        _agree(directory, stage, query, commit)
+    except OSError as error:
+        raise ConfigError(
+            f"stage {stage}: its Spark checkpoint cannot be written",
+            detail=f"{error.filename2 or error.filename}: {error.strerror}.",
+            hint="Check the disk, and who may write there. What is in its place and should not be can be removed.",
+        ) from error
+
+
+def _agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) -> None:
     claim(directory, stage, query)
     last = commit.offsets[0] if commit is not None else -1
     beyond = [k for k in _batches(directory / "commits") if k > last]
@@ -76,18 +92,23 @@ def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) 
             hint="The nodes' directories are of an older or another run: start all nodes with the ones that belong "
             "to this checkpoint, or run the pipeline in a new --dir.",
         )
+    offsets, commits = directory / "offsets", directory / "commits"
     if commit is None or last < 0:
-        _drop(directory, after=0)  # batch 0 may be planned: it is run again as it was planned
+        # batch 0 may be planned: it is run again as it was planned
+        _drop(directory, after=0 if _is_whole(offsets / "0", lines=3) else -1)
         return
     _check_sources(directory, stage, commit.plan)
-    offsets = directory / "offsets" / str(last)
-    same = offsets.exists() and offsets.read_text() == commit.plan
+    lines = len(commit.plan.splitlines())
+    same = _raw(offsets / str(last)) == commit.plan.encode()
+    other = not same and _is_whole(offsets / str(last), lines)  # not what was damaged, but another plan
     if not same:
-        _write(offsets, commit.plan)
-    _drop(directory, after=last + 1 if same else last)  # what was planned on top of something else contradicts it
-    committed = directory / "commits" / str(last)
-    if not committed.exists():
-        _write(committed, _COMMITTED)
+        _write(offsets / str(last), commit.plan)
+    if last and not _is_whole(offsets / str(last - 1), lines):
+        _write(offsets / str(last - 1), commit.plan)
+    ahead = not other and _is_whole(offsets / str(last + 1), lines)
+    _drop(directory, after=last + 1 if ahead else last)  # what was planned on top of something else contradicts it
+    if not _is_whole(commits / str(last), lines=2):
+        _write(commits / str(last), _COMMITTED)
 
 
 def is_new(directory: Path) -> bool:
@@ -116,19 +137,57 @@ def _check_sources(directory: Path, stage: str, plan: str) -> None:
     for i, offset in enumerate(source_offsets(plan)):
         number = offset.get("logOffset", -1) if isinstance(offset, dict) else -1
         log = directory / "sources" / str(i)
-        if number >= 0 and not any((log / f"{number}{suffix}").exists() for suffix in ("", ".compact")):
-            raise ConfigError(
-                f"stage {stage}: the list of files it has read is gone",
-                detail=f"The ledger's last batch ends at entry {number} of {log}, which is not there.",
-                hint="On several machines --dir must be on storage that all of them share. Restore it from a "
-                "backup, or run the pipeline in a new --dir: reading all files again would double every row.",
-            )
+        if number < 0:
+            continue
+        compact = max((n for n in _batches(log, ".compact") if n <= number), default=-1)
+        names = [f"{compact}.compact"] if compact >= 0 else []
+        names += [str(n) for n in range(compact + 1, number + 1)]
+        if not any((log / name).exists() for name in names[-1:]):
+            raise _no_list(stage, number, log)
+        for name in [*names, *(str(n) for n in _batches(log) if n > number)]:
+            if not _is_whole(log / name, lines=2):
+                raise ConfigError(
+                    f"stage {stage}: the list of files it has read is damaged",
+                    detail=f"{log / name} is cut, empty, or not what Spark has written.",
+                    hint="Restore it from a backup, or run the pipeline in a new --dir: without it, files would be "
+                    "read twice or not at all.",
+                )
 
 
-def _batches(log: Path) -> list[int]:
+def _no_list(stage: str, number: int, log: Path) -> ConfigError:
+    return ConfigError(
+        f"stage {stage}: the list of files it has read is gone",
+        detail=f"The ledger's last batch ends at entry {number} of {log}, which is not there.",
+        hint="On several machines --dir must be on storage that all of them share. Restore it from a "
+        "backup, or run the pipeline in a new --dir: reading all files again would double every row.",
+    )
+
+
+def _raw(path: Path) -> bytes | None:
+    """None: it is not there, or not a file."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _is_whole(path: Path, lines: int) -> bool:
+    """A file as Spark's logs have them: a version, then so many lines in all or more, of JSON each."""
+    try:
+        version, *rest = (_raw(path) or b"").decode().splitlines()
+        for line in rest:
+            if line != "-":
+                json.loads(line)
+    except ValueError:
+        return False
+    return version in ("v1", "v2") and len(rest) + 1 >= lines
+
+
+def _batches(log: Path, suffix: str = "") -> list[int]:
     if not log.is_dir():
         return []
-    return sorted(int(name) for name in os.listdir(log) if name.isdecimal())
+    names = (name.removesuffix(suffix) for name in os.listdir(log) if name.endswith(suffix))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _drop(directory: Path, after: int) -> None:

@@ -2,7 +2,8 @@
 
 A file is written under the name of its attempt before the batch is handed over, and gets its final name when the
 batch counts. A driver that was fenced in between never renames; the next one finds the attempt that the ledger names
-and does it instead. So `batch=7.parquet` is exactly what batch 7 left out, and `verify` may subtract it.
+and does it instead. So `batch=7.parquet` is exactly what batch 7 left out, and `verify` may subtract it. Later it is
+merged with others (`tidy.py`).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
+from holdfast.pipeline.recorded import EXPIRED
 from holdfast.spark import checkpoint
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -28,6 +29,12 @@ def check_sink(sink: str, facts: SinkFacts, checkpoint_directory: Path) -> None:
     path = _local(facts.path)
     if path is None:  # on storage of another kind, which only Spark can look at
         return
+    if path.is_file():
+        raise ConfigError(
+            f"sink {sink}: {path} is a file",
+            detail="A file sink writes into a directory.",
+            hint="Give the sink another path, or remove the file if it is not needed.",
+        )
     log = path / "_spark_metadata"
     held = [name for name in _names(log) if name.removesuffix(".compact").isdecimal()]
     if held:  # an empty one is of a first start that went no further
@@ -40,7 +47,7 @@ def check_sink(sink: str, facts: SinkFacts, checkpoint_directory: Path) -> None:
 
 def check_late(stage: str, directory: Path, kind: str = "late") -> None:
     """Refuse a directory of late (or bad) rows that has some, for a stage that has not handed anything over yet."""
-    if any(name.startswith("batch=") for name in _names(directory)):
+    if any(name.startswith(("batch=", EXPIRED)) for name in _names(directory)):
         raise ConfigError(
             f"stage {stage}: {directory} holds {kind} rows of an earlier run",
             detail=f"{kind.capitalize()} rows are files by number of batch: those of this run would overwrite them.",

@@ -111,8 +111,7 @@ class Door:
                 late=made.late_rows,
                 bad=made.bad_rows,
             )
-        if made.late is not None or made.bad is not None:
-            self.aside.settle(batch)
+        self.aside.settle(batch, late=made.late is not None, bad=made.bad is not None)
         if made.bad is not None:
             told = told_of(made.bad)
             _say("bad", what=f"{told['rows']} rows of batch {batch} were set aside", detail=told["reason"])

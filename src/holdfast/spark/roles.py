@@ -24,6 +24,7 @@ from holdfast.spark.hand_over import Say, StageHandOver
 from holdfast.spark.session import session
 from holdfast.spark.sink import SinkStage, frames_of, run_options
 from holdfast.spark.stage import FeedingStage
+from holdfast.spark.tidy import KEEP, Keep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,8 +84,9 @@ class Base:
         #: As whom the warm-up reads.
         self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
         self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
+        self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
         self.master: str = order.get("master") or "local[*]"
-        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory))
+        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory, plan.file))
         self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
 
     def ask_jvm(self) -> None:
@@ -114,7 +116,7 @@ class Feeding:
         local = base.master.startswith("local")
         self.collector = Collector(base.plan, base.stage, SPARK_ROWS_LOCAL if local else SPARK_ROWS_CLUSTER)
         self.feeding = FeedingStage(
-            base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us
+            base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us, base.keep
         )
         self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
         self.ask_jvm = base.ask_jvm

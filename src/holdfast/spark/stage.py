@@ -28,6 +28,7 @@ from holdfast.spark.aside import AsideFiles
 from holdfast.spark.bad import told_of
 from holdfast.spark.collect import Batch, Collector
 from holdfast.spark.hand_over import Say, StageHandOver, Stopped
+from holdfast.spark.tidy import KEEP, Keep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,6 +52,7 @@ class FeedingStage:
         collector: Collector,
         say: Say,
         jump_us: int = JUMP_US,
+        keep: Keep = KEEP,
     ) -> None:
         self.plan = plan
         self.stage = stage
@@ -58,6 +60,7 @@ class FeedingStage:
         self.checkpoint = directory / "checkpoints" / stage.id
         self.collector = collector
         self.say = say
+        self.keep = keep
         self.query: StreamingQuery | None = None
         self.hand_over: StageHandOver | None = None
         self.aside: AsideFiles | None = None
@@ -82,7 +85,7 @@ class FeedingStage:
         check(self.hand_over is None, "a stage was started twice in one life of its driver", self.stage.id)
         self.hand_over = hand_over
         last = hand_over.open()
-        self.aside = AsideFiles(self.directory, self.stage, hand_over.epoch)
+        self.aside = AsideFiles(self.directory, self.stage, hand_over.epoch, self.keep)
         self.aside.recover(last)
         checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, last)
         if last is not None and last.watermark >= WATERMARK_MAX:
@@ -217,8 +220,7 @@ class FeedingStage:
             watermark=_lowest(plan) if self.stage.kind == "between" else None,
             gap=self._gap(plan) if self.stage.kind == "between" else 0,
         )
-        if made.late is not None or made.bad is not None:
-            self.aside.settle(batch)
+        self.aside.settle(batch, late=made.late is not None, bad=made.bad is not None)
         if made.late is not None:
             self.say("late", rows=made.late_rows, batch=batch, total=commit.late_total)
         if made.bad is not None:

@@ -22,7 +22,7 @@ def home(tmp_path):
     aside = AsideFiles(tmp_path, StagePlan(id="s0", kind="source"), 1)
     for batch in (3, 4):
         aside.write(batch, None, made.bad, None)
-        aside.settle(batch)
+        aside.settle(batch, late=False, bad=True)
     return a_run(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.pipeline import load
-from holdfast.pipeline.load import file_of_run
+from holdfast.pipeline.load import digest_of, file_of_run
 
 
 def written(tmp_path, text, name="netmon.py"):
@@ -64,9 +64,27 @@ def test_a_run_goes_by_the_users_file_only_while_it_is_what_was_planned(tmp_path
     original, copy = tmp_path / "netmon.py", tmp_path / "run" / "pipeline.py"
     copy.parent.mkdir()
     original.write_text("x = 1")
-    assert file_of_run(str(original), copy.parent) == original
+    planned = digest_of(original)
+    assert file_of_run(str(original), copy.parent, planned) == original
     copy.write_text("x = 1")
-    assert file_of_run(str(original), copy.parent) == original
+    assert file_of_run(str(original), copy.parent, planned) == original
     original.write_text("x = 2")
-    assert file_of_run(str(original), copy.parent) == copy
-    assert file_of_run("", copy.parent) == copy  # submitted from another machine
+    assert file_of_run(str(original), copy.parent, planned) == copy
+    assert file_of_run(str(original), copy.parent, "") == copy
+    assert file_of_run("", copy.parent, planned) == copy  # submitted from another machine
+    for hurt in (b"", b"x = 3", b"\xff\xfe\0"):
+        copy.write_bytes(hurt)
+        with pytest.raises(ConfigError, match="no longer the one that was planned") as error:
+            file_of_run(str(original), copy.parent, planned)
+        assert str(copy) in error.value.detail
+    copy.unlink()
+    original.write_text("x = 1")
+    assert file_of_run(str(original), copy.parent, planned) == original
+
+
+def test_a_file_that_needs_spark_before_there_is_one_is_told_where_to_call_it(tmp_path):
+    file = written(tmp_path, "from pyspark.sql import functions as F\nis_a = F.col('src') == 'a'\n", "needs.py")
+    with pytest.raises(ConfigError, match=r"needs\.py fails with") as error:
+        load(file)
+    assert "line 2" in error.value.detail
+    assert "no Spark yet" in error.value.hint

@@ -75,7 +75,7 @@ def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path, monkeypatc
     said: list[int] = []
     monkeypatch.setattr(os, "fdatasync", slow)
     process.children = SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
-    process.spill, process.done = SpillStore(tmp_path, answered), threading.Event()
+    process.spill, process.done = SpillStore(tmp_path, answered, pytest.fail), threading.Event()
     process.letters = LetterStore(tmp_path, "n0", answered)
     thread = threading.Thread(target=process._write_spills)
     thread.start()

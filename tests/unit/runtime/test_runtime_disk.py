@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Done, DropSpill, Spill
-from holdfast.errors import DamagedJournalError, StateError
+from holdfast.errors import DamagedJournalError, DamagedSpillError, StateError
 from holdfast.model.block import Block, Digest, shard_block
 from holdfast.model.found import Ballot, ledger_entry, vote_entry
 from holdfast.model.parts import CommitRecord, LedgerPage
@@ -263,7 +263,8 @@ class SpillingStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.said: list[Done] = []
-        self.store = SpillStore(path, self.said.append)
+        self.damaged: list[DamagedSpillError] = []
+        self.store = SpillStore(path, self.said.append, self.damaged.append)
         self.ticket = 0
 
     def want(self, made: list[Block], edge: str = "u0.0") -> None:

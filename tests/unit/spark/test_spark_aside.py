@@ -41,7 +41,8 @@ def test_late_and_bad_rows_of_a_batch_get_their_names_when_it_counts(aside, tmp_
     one = aside(1)
     one.write(7, ROWS, bad_rows(2), None)
     assert files(tmp_path) == ["bad/s/.batch=7.epoch=1.tmp", "late/s/.batch=7.epoch=1.tmp"]
-    one.settle(7)
+    one.settle(7, late=True, bad=True)
+    one.tidier.wait()
     assert files(tmp_path) == ["bad/s/batch=7.parquet", "late/s/batch=7.parquet"]
     assert pq.read_table(tmp_path / "bad/s/batch=7.parquet").num_rows == 2
 
@@ -69,7 +70,7 @@ def test_beyond_the_limit_nothing_is_set_aside_and_the_error_says_all(aside, tmp
 
 def test_a_stage_that_has_handed_nothing_over_refuses_bad_rows_that_are_there(aside):
     aside(1).write(0, None, bad_rows(1), None)
-    aside(1).settle(0)
+    aside(1).settle(0, late=False, bad=True)
     with pytest.raises(ConfigError, match=r"holds bad rows of an earlier run"):
         aside(1).recover(None)
 
@@ -79,7 +80,8 @@ def test_a_raised_limit_lets_the_batch_through(aside, tmp_path):
     one = aside(2)
     assert one.room(commit(6, 1, bad=2)) == 2
     one.write(7, None, bad_rows(2), commit(6, 1, bad=2))
-    one.settle(7)
+    one.settle(7, late=False, bad=True)
+    one.tidier.wait()
     assert files(tmp_path) == ["bad/s.max", "bad/s/batch=7.parquet"]
     assert one.room(commit(7, 1, bad=9)) == 0
 

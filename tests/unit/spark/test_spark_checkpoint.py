@@ -127,11 +127,12 @@ def test_the_file_sources_list_must_be_there_or_every_file_would_be_read_again(f
         files.agree(commit(1, plan('{"logOffset":4}')))
 
 
-@pytest.mark.parametrize("name", ["4", "4.compact"])
-def test_the_file_sources_list_may_be_compacted(files, name):
+@pytest.mark.parametrize("names", [["0", "1", "2", "3", "4"], ["4.compact"], ["2.compact", "3", "4"]])
+def test_the_file_sources_list_may_be_compacted(files, names):
     files.ran(0)
     files.put("offsets/1", plan('{"logOffset":4}'))
-    files.put(f"sources/0/{name}", "v1\n")
+    for name in names:
+        files.put(f"sources/0/{name}", 'v1\n{"path":"file:///a","timestamp":1,"batchId":0}')
     files.agree(commit(1, plan('{"logOffset":4}')))
     assert checkpoint.last_committed(files.path) == 1
 

@@ -3,20 +3,32 @@
 What is at a position is the same whoever writes it, so a file is written whole, beside its name, and then gets its
 name: a block that is asked for twice, by two nodes at once even, is one file with the same lines. `verify` and people
 read them; nothing else does.
+
+Small files of blocks that follow on each other become one, after the answer was given. Its name says from where to
+where it goes (`model/letters.py`), and it gets that name before its parts are removed: a letter counts once wherever a
+node is killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.core.ready import Done, SetAside
+from holdfast.errors import ConfigError
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, operator_of
+from holdfast.model.letters import LetterFile, is_covered, letter_files
+from holdfast.runtime.disk import lock
 from holdfast.runtime.net.rows import ArrowRows
+
+#: So many files that follow on each other become one, if none is larger than this.
+FILES_MIN, FILE_BYTES = 64, 1 << 20
+_MERGE = ".merge.tmp"
 
 
 class LetterStore:
@@ -27,6 +39,8 @@ class LetterStore:
         self._node = node
         self._answer = answer
         self._wanted: queue.SimpleQueue[SetAside] = queue.SimpleQueue()
+        #: Blocks written since the last merge.
+        self._written: dict[Path, int] = {}
 
     def want(self, effect: SetAside) -> None:
         """Never waits for the disk: whoever calls `work` writes."""
@@ -39,6 +53,12 @@ class LetterStore:
         except queue.Empty:
             return
         self._answer(self._keep(effect))
+        folder = self.directory / operator_of(effect.shard)
+        self._written[folder] = self._written.get(folder, 0) + len(effect.blocks)
+        if self._written[folder] >= FILES_MIN:
+            self._written[folder] = 0
+            with contextlib.suppress(OSError, ConfigError):  # another node does it now; or it is tried again
+                merge(folder)
 
     def _keep(self, effect: SetAside) -> Done:
         """Whatever goes wrong is an answer: the core waits for one."""
@@ -55,7 +75,7 @@ class LetterStore:
 
     def _write(self, folder: Path, shard: Asset, block: Block) -> None:
         path = folder / f"{shard}@{block.start}.jsonl"
-        if path.exists():
+        if path.exists() or is_covered(shard, block.start, letter_files(os.listdir(folder))[0]):
             return
         beside = folder / f".{path.name}.{self._node}.tmp"
         with beside.open("w") as out:
@@ -63,11 +83,58 @@ class LetterStore:
             out.flush()
             os.fsync(out.fileno())
         beside.replace(path)
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(folder)
+
+
+def merge(folder: Path) -> None:
+    """Make many small files one, if they are that many. One node at a time."""
+    held = lock.take(folder / ".lock", "merge", f"{folder} is being merged", "It is tried again.")
+    try:
+        names = os.listdir(folder)
+        counts, parts = letter_files(names)
+        for name in [*(part.name for part in parts), *(name for name in names if name.endswith(_MERGE))]:
+            os.unlink(folder / name)
+        for run in _runs(folder, counts):
+            if len(run) >= FILES_MIN:
+                _merge(folder, run)
+    finally:
+        held.release()
+
+
+def _runs(folder: Path, files: list[LetterFile]) -> Iterator[list[LetterFile]]:
+    """Small files of a shard that follow on each other without a hole, each with its last position."""
+    run: list[LetterFile] = []
+    for one in files:
+        size = (folder / one.name).stat().st_size
+        if run and (one.shard != run[-1].shard or one.first != run[-1].last + 1 or size > FILE_BYTES):
+            yield run
+            run = []
+        if size <= FILE_BYTES:
+            letters = (folder / one.name).read_bytes().count(b"\n")
+            run.append(one._replace(last=one.first + letters - 1))
+    yield run
+
+
+def _merge(folder: Path, run: list[LetterFile]) -> None:
+    name = f"{run[0].shard}@{run[0].first}-{run[-1].last}.jsonl"
+    beside = folder / f".{name}{_MERGE}"
+    with beside.open("wb") as out:
+        for one in run:
+            out.write((folder / one.name).read_bytes())
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(beside, folder / name)
+    _sync(folder)
+    for one in run:
+        os.unlink(folder / one.name)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def lines(shard: Asset, block: Block) -> list[str]:

@@ -4,7 +4,8 @@ A thread of its own writes the rows of some blocks into a segment file, syncs, a
 back from there when somebody looks at them; the core then lets go of those in memory. What cannot be written is
 refused, with the reason, and the file is as it was; whether and when it is tried again is the core's business. A
 segment is deleted when everything in it was trimmed. It is kept open until nobody reads from it any more, so rows come
-back also if somebody else deletes the file.
+back also if somebody else deletes the file. What was changed or cut under our hands is found by its digest: such rows
+go nowhere, and the node ends (`on_damage`), since other nodes have them too.
 
 What waits to be written is bounded: one write of each edge. A second one takes the place of the first, which the core
 has given up.
@@ -19,9 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import xxhash
 
 from holdfast.core.ready import Done, DropSpill, Spill
-from holdfast.errors import check
+from holdfast.errors import DamagedSpillError
 from holdfast.model.block import Rows
 from holdfast.model.ids import Edge
 from holdfast.runtime.net.rows import ArrowRows
@@ -59,14 +61,12 @@ class Segment:
         os.fdatasync(self._handle)
 
     def read(self, at: int, length: int) -> bytearray:
-        """In as many pieces as the kernel wants: it gives less than 2 GiB at once."""
+        """In as many pieces as the kernel wants: it gives less than 2 GiB at once. Fewer bytes: there are no more."""
         raw = bytearray(length)
         view, done = memoryview(raw), 0
-        while done < length:
-            came = os.preadv(self._handle, [view[done:]], at + done)
-            check(came > 0, "a spill file is shorter than what was written to it", f"{self.path}: {at + done}")
+        while done < length and (came := os.preadv(self._handle, [view[done:]], at + done)):
             done += came
-        return raw
+        return raw[:done]
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -76,9 +76,12 @@ class Segment:
 class SpillStore:
     """The spill files of one node. `answer` takes the end of every write, and must not wait."""
 
-    def __init__(self, directory: Path, answer: Callable[[Done], None]) -> None:
+    def __init__(
+        self, directory: Path, answer: Callable[[Done], None], on_damage: Callable[[DamagedSpillError], None]
+    ) -> None:
         self.directory = directory
         self._answer = answer
+        self._on_damage = on_damage
         self._segments: dict[Edge, list[Segment]] = {}
         #: What the core wants, in its order.
         self._wanted: list[Spill | DropSpill] = []
@@ -138,7 +141,7 @@ class SpillStore:
             segment = Segment(self.directory / f"{self._number:08d}.arrows")
         before = segment.bytes
         try:
-            kept = tuple(_append(segment, block.rows) for block in effect.blocks)
+            kept = tuple(self._append(segment, block.rows) for block in effect.blocks)
             segment.sync()
         except BaseException:
             segment.cut(before)
@@ -150,6 +153,28 @@ class SpillStore:
             segments.append(segment)
         return kept
 
+    def _append(self, segment: Segment, rows: Rows) -> Rows:
+        """Put rows into a segment; what stands for them then. An empty tuple needs no place."""
+        if not isinstance(rows, ArrowRows):
+            return rows
+        raw = rows.to_ipc()
+        at, length = segment.append(raw)
+        digest = xxhash.xxh3_64_intdigest(raw)
+        return rows.on_disk(lambda: self._read(segment, at, length, digest))
+
+    def _read(self, segment: Segment, at: int, length: int, digest: int) -> bytearray:
+        """On whichever thread somebody looks at them."""
+        raw = segment.read(at, length)
+        if len(raw) == length and xxhash.xxh3_64_intdigest(raw) == digest:
+            return raw
+        error = DamagedSpillError(
+            "a spill file does not hold what was written to it",
+            detail=f"{segment.path}: {length:,} bytes at {at:,} were changed or cut.",
+            hint="The disk is failing, or somebody wrote to the file. Other nodes have the rows too.",
+        )
+        self._on_damage(error)
+        raise error
+
     def _drop(self, edge: Edge, to: int) -> None:
         kept = []
         for segment in self._segments.get(edge, ()):
@@ -158,11 +183,3 @@ class SpillStore:
             else:
                 kept.append(segment)
         self._segments[edge] = kept
-
-
-def _append(segment: Segment, rows: Rows) -> Rows:
-    """Put rows into a segment; what stands for them then. An empty tuple needs no place."""
-    if not isinstance(rows, ArrowRows):
-        return rows
-    at, length = segment.append(rows.to_ipc())
-    return rows.on_disk(lambda: segment.read(at, length))

@@ -32,7 +32,7 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "refused", "turned-away", "hung-up", "left-out", "damaged", "impostor", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
-        "journal-damaged", "unwritten",
+        "journal-damaged", "spill-damaged", "unwritten",
         # rows
         "captures", "queues", "disk-full", "set-aside",
         # stages

@@ -41,6 +41,12 @@ class Past:
                 detail=f"{self._path} has another digest of {query!r}: {known}, the plan's is {digest(plan)}.",
                 hint="A plan that runs cannot be changed: put the old plan.json back, or start anew in another --dir.",
             )
+        if not known and query in ("", plan.query) and self._path.with_name("lives").exists():
+            raise ConfigError(
+                f"{self.name} does not know any more which plan it has run",
+                detail=f"{self._path} is gone, empty or cut, and this node has lived before.",
+                hint="The others go on without it. Put the file back, or start a node with a new name in its place.",
+            )
         if query and query != plan.query:  # an empty file is what a crash or a full disk left of the first writing
             raise ConfigError(
                 f"the directory of {self.name} belongs to another deployment",

@@ -30,7 +30,7 @@ from holdfast.core.ready import (
     Unreachable,
     WarmStage,
 )
-from holdfast.errors import ConfigError, DamagedJournalError, HoldfastError, exit_code
+from holdfast.errors import ConfigError, DamagedJournalError, DamagedSpillError, HoldfastError, exit_code
 from holdfast.model import found
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Asset, Name, name_of
@@ -225,7 +225,7 @@ class NodeProcess:
             name=self.name,
         )
         self.pulse = Pulse(self.loop, node, self.send, duration_ns(config.busy_limit, "busy_limit"))
-        self.spill = SpillStore(self.home / "spill", self.post)
+        self.spill = SpillStore(self.home / "spill", self.post, self._on_damage)
         self.letters = LetterStore(Path(config.dir) / DEAD, self.name, self.post)
         self.children = Children(
             config.child_command,
@@ -413,6 +413,11 @@ class NodeProcess:
         self.events.write("broken", f"{self.name} has broken an invariant and stops: {error}", error=repr(error))
         self.stop(BROKEN)
 
+    def _on_damage(self, error: DamagedSpillError) -> None:
+        """On any thread: what this node was about to send is not what it had. Nobody may get it."""
+        self.events.write("spill-damaged", f"{self.name} stops, so that others take over: {error.what}. {error.detail}")
+        self.stop(BROKEN)
+
     # --- effects, on the outbox's thread
 
     def _on_effect(self, effect: Effect) -> None:
@@ -448,6 +453,7 @@ class NodeProcess:
             "conf": config.conf,
             "core": msgspec.to_builtins(config.core()),
             "watermark_jump_us": duration_ns(config.watermark_jump, "watermark_jump") // 1_000,
+            "late_keep": config.keep(),
         }
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
