@@ -221,7 +221,8 @@ def _plot(figure: Any, rows: list[dict[str, float]], found: dict[str, Judged]) -
     for axes, panel in zip(all_axes, panels, strict=False):
         unit, _, which = panel.partition(", ")
         if not which:
-            axes.plot(minutes, [row.get(unit, float("nan")) for row in rows], lw=0.8)
+            there = [row for row in rows if unit in row]
+            axes.plot([row["s"] / 60 for row in there], [row[unit] for row in there], lw=0.8)
         for name in sorted(found) if which else []:
             owner, _, measured = name.rpartition(", ")
             if measured == unit and (owner in kinds) == (which == "processes"):

@@ -6,7 +6,7 @@ few outliers do not move. A resource is
     flat      if that line rises by at most FLAT of the median an hour, or by less than a grain (one descriptor, a
               megabyte), or if what it rises by within the half is less than the samples scatter around it
     bounded   if it rises more, but below a limit that somebody keeps (a heap, a file that is turned over), or if the
-              last quarter is no higher than the two before it: what fills and is emptied again
+              last quarter is not higher than the two before it: what fills and is emptied again
     grows     otherwise
 """
 
