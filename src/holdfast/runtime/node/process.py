@@ -346,7 +346,6 @@ class NodeProcess:
         """On a link's thread. A message to an earlier life reaches nobody."""
         if name_of(source) in self.config.endpoints:
             self._heard[name_of(source)] = time.monotonic()
-            self.past.heard(source)
         node, loop = self.node, self.loop
         if node is None or loop is None or target not in (self.name, node.seat):
             return
