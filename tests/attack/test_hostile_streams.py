@@ -99,7 +99,7 @@ def report(peer: Distant) -> None:
     print(f"\n{peer.table()}\n{counted['came']} came, {counted['decoded']} decoded, {peer.unsent} could not be sent")
     assert counted["decoded"] >= counted["came"] / 2
     assert peer.reached >= counted["came"] / 4
-    assert {"coordinator", "primary", "backup", "ledger"} <= set(peer.roles)
+    assert all(peer.roles[role] for role in ("coordinator", "follower", "primary", "backup", "ledger", "stage"))
 
 
 def strange(nodes: TappedNodes, count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.node import Node
+from holdfast.core.node import WARM, Node
 from holdfast.model import messages as m
 from holdfast.model.notes import Objected
 from holdfast.runtime.net import transport, wire
@@ -78,6 +78,8 @@ def _count(self: Node, source: Any, message: m.Message, now_ns: int, ready: Any)
         _on_node_message(self, source, message, now_ns, ready)
         return
     _roles.update(roles_of(self))
+    _roles["follower"] += self.election.coordinator not in (None, self.name)
+    _roles["stage"] += any(epoch != WARM for epoch in self.stages.values())
     fate = Fate.TAKEN
     if self.gate.objection(source, message):
         fate = Fate.REFUSED
