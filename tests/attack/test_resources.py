@@ -121,7 +121,7 @@ def test_a_node_that_gets_no_memory_from_the_system_loses_nothing(make: Make):
     before = process.rlimit(resource.RLIMIT_AS)
     process.rlimit(resource.RLIMIT_AS, (process.memory_info().vms, before[1]))
     had = rows_out(nodes)
-    nodes.until("rows, or its end", lambda: not is_alive(nodes) or rows_out(nodes) > had + 20_000, 60)
+    nodes.until("rows, or its end", lambda: not is_alive(nodes) or rows_out(nodes) > had + 3_000, 60)
     if is_alive(nodes):
         process.rlimit(resource.RLIMIT_AS, before)
     else:
@@ -132,7 +132,11 @@ def test_a_node_that_gets_no_memory_from_the_system_loses_nothing(make: Make):
 
 
 def rows_out(nodes: Nodes) -> int:
-    return sum(s.get("rows_out", 0) for name in nodes.alive() for s in nodes.status(name)["shards"].values())
+    found = 0
+    for name in nodes.alive():
+        with contextlib.suppress(HoldfastError):  # one without memory cannot even say so
+            found += sum(shard.get("rows_out", 0) for shard in nodes.status(name)["shards"].values())
+    return found
 
 
 def test_a_shard_without_room_for_its_state_waits_and_goes_on_after_its_node_got_more(make: Make):
