@@ -31,7 +31,7 @@ test: $(VENV)/.installed  ## every test but the longest, the ones on Spark inclu
 long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (about twelve minutes)
 	$(BIN)/python -m pytest -m long
 
-attack: $(VENV)/.installed  ## the attack suite in its long form (under 10 minutes)
+attack: $(VENV)/.installed  ## the attack suite in its long form (about 15 minutes)
 	$(BIN)/python -m pytest --durations 8 tests/attack
 
 check: lint types fast  ## lint, types and the fast tests (under 3 minutes)

@@ -45,6 +45,8 @@ class Report:
     claims: list[Claim] = field(default_factory=list)
     #: Measurements behind the claims: name -> rows.
     data: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: Measurements that are saved, and too many to be printed: name -> rows.
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     #: Draws the picture into a Matplotlib figure; None: nothing to see.
     plot: Callable[[Any], None] | None = None
     notes: list[str] = field(default_factory=list)
@@ -179,6 +181,7 @@ def save(report: Report, target: Path, info: dict[str, Any]) -> None:
         "machine": info,
         "claims": [asdict(c) for c in report.claims],
         "data": report.data,
+        **({"samples": report.samples} if report.samples else {}),
         "notes": report.notes,
     }
     target.write_text(json.dumps(body, indent=1) + "\n")

@@ -48,6 +48,9 @@ def free_ports(count: int) -> list[int]:
 class Nodes:
     """Start, hurt and ask real nodes."""
 
+    #: What a node is, for Python.
+    program: tuple[str, ...] = ("-m", "holdfast.runtime.node")
+
     def __init__(
         self,
         dir: Path,
@@ -97,7 +100,7 @@ class Nodes:
             **self.settings,
             **changed,
         }
-        command = [sys.executable, "-m", "holdfast.runtime.node", "--dir", str(self.dir), "--name", name]
+        command = [sys.executable, *self.program, "--dir", str(self.dir), "--name", name]
         for peer, endpoint in self.endpoints.items():
             command += ["--peer", f"{peer}={endpoint}"]
         for key, value in settings.items():

@@ -41,7 +41,7 @@ from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.found import Found, life_entry, record_entry
-from holdfast.model.ids import Address, Asset, Name, ledger_of, name_of, seat_of
+from holdfast.model.ids import Address, Asset, Name, ledger_of, life_of, name_of, seat_of
 from holdfast.model.record import NO_RECORD, Record
 from holdfast.model.successor import record_objection
 from holdfast.model.topology import Topology
@@ -85,6 +85,8 @@ class Node:
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
         self.loads = LoadWatch(name, self.host, config)
+        #: The highest life in which each of them has said something right.
+        self.lives: dict[Name, int] = {}
         self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
         self.scheduler = scheduler_of(config.scheduler)
         #: Epoch of each stage whose driver runs here (`WARM`: stands by); and of those whose driver was found dead.
@@ -170,6 +172,8 @@ class Node:
         try:
             if not why and (self.record.version or message.before_record):
                 self._take(source, message, now_ns, ready)
+            if not why and name_of(source) in self.peers:
+                self.lives[name_of(source)] = max(life_of(source), self.lives.get(name_of(source), 0))
         except WrongMessageError as error:
             why = f"{error.what}: {error.detail}"
         if why:

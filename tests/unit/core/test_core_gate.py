@@ -238,6 +238,17 @@ def test_what_a_right_peer_says_passes():
     assert made.record.version == 2
 
 
+def test_a_life_is_known_by_what_it_said_right_and_not_by_what_was_refused():
+    """A refused message under the name of a life that never was kept the right node from starting, for good."""
+    made = node()
+    assert refused(hear(made, "n1#2", m.Hello(name="n1#2", life=2)))
+    assert refused(hear(made, "n2#7", replace(DELIVER, stage="s9")))
+    assert made.lives == {}
+    assert not refused(hear(made, "n1#1", m.Pull(version=0)))
+    hear(made, "n9#3", m.Pull(version=0))
+    assert made.lives == {"n1": 1}
+
+
 def test_a_driver_ahead_of_the_record_waits_and_fences_nobody():
     """It was believed before: one message of a later epoch, and the present driver was turned away for ever."""
     made = node()

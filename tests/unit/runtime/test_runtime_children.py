@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,6 +193,39 @@ def test_a_process_that_cannot_be_started_is_reported_and_the_node_goes_on(watch
     watched.children.finish()
     watched.children.start("s0", 2)
     wait_for(lambda: watched.died == [("s0", 2)])
+
+
+def test_without_threads_a_process_is_killed_reported_and_the_node_goes_on(watched: Watched, monkeypatch):
+    """Nobody would hear what it says, nor that it ends."""
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("child-"):
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(children_module, "SPAWN_RETRY_S", 0.05)
+    watched.children.start("s0", 1)
+    wait_for(lambda: ("s0", 1) in watched.died)
+    assert "s0" not in watched.children.children
+    assert any("can't start new thread" in event["text"] for event in watched.events.since(0))
+    monkeypatch.undo()
+    watched.children.start("s0", 2)
+    assert watched.heard("ready")["epoch"] in (1, 2)
+
+
+def test_a_look_at_processes_without_a_descriptor_does_not_end_the_watch(watched: Watched, monkeypatch):
+    def none(path: str = ".") -> list[str]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "listdir", none)
+    watched.children._measure([])
+    watched.mode = "work"
+    watched.children.start("s0", 1)
+    child = watched.children.children["s0"]
+    watched.children._measure([child])
+    assert watched.busy == []
 
 
 def test_a_stopped_child_and_a_silent_one_are_killed_and_reported(watched: Watched):

@@ -155,6 +155,22 @@ def test_a_reader_that_is_stuck_keeps_nothing_from_the_disk(tmp_path: Path):
         assert [json.loads(line)["number"] for line in lines] == list(range(1, 301))
 
 
+def test_a_long_diary_that_cannot_get_another_name_goes_on(tmp_path: Path, monkeypatch):
+    """Without a descriptor for a new file the old one was closed, and every event from then on was lost."""
+    monkeypatch.setattr(events, "FILE_BYTES_MAX", 1_000)
+    log = EventLog(tmp_path / "events.jsonl", "n0")
+    (tmp_path / "events.new").mkdir()
+    for i in range(20):
+        log.write("late", "x" * 100, i=i)
+    log.flush()
+    assert log.lost == 0
+    assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 20
+    (tmp_path / "events.new").rmdir()
+    log.write("late", "the last")
+    log.flush()
+    assert (tmp_path / "events.1.jsonl").exists()
+
+
 def test_a_long_diary_gets_another_name(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(events, "FILE_BYTES_MAX", 1_000)
     log = a_log(tmp_path)

@@ -16,7 +16,7 @@ from support.far import far
 from holdfast.errors import PeerError
 from holdfast.model import messages as m
 from holdfast.runtime.net import wire
-from holdfast.runtime.net.links import BULK, FAST, Link, Outgoing
+from holdfast.runtime.net.links import BULK, FAST, Link, Outgoing, first_line
 from holdfast.runtime.net.security import GUEST, NODE, Security
 from holdfast.runtime.net.transport import Caller, Guest, Server
 
@@ -37,7 +37,7 @@ def test_a_stream_is_not_let_go_while_something_is_still_written_to_it():
     server.guests, server._lock = {}, threading.Lock()
     out = Outgoing("s0@1", "n0", write, quiet)
     server.guests["s0@1"] = guest = Guest()
-    guest.lanes[FAST] = out
+    guest.lanes[FAST] = [out]
     guest.send("s0@1", m.Pull(version=0))
     assert writing.wait(10)
     threading.Timer(0.3, may_end.set).start()
@@ -50,9 +50,9 @@ def test_messages_keep_to_their_lanes_also_when_those_are_empty():
     heard: dict[bytes, list[bytes]] = {FAST: [], BULK: []}
     guest = Guest()
     for lane in (BULK, FAST):  # the other one was opened first
-        guest.lanes[lane] = Outgoing("s0@1", "n0", heard[lane].append, quiet)
+        guest.lanes[lane] = [Outgoing("s0@1", "n0", heard[lane].append, quiet)]
     guest.send("s0@1", m.Pull(version=0))
-    for out in guest.lanes.values():
+    for (out,) in guest.lanes.values():
         while len(out):
             pass
         out.close()
@@ -125,7 +125,7 @@ def test_a_guest_that_comes_back_opens_both_lanes_anew(node):
 
         def lane_of_rows() -> object:
             guest = server.guests.get("r0@1")
-            return guest.lanes.get(BULK) if guest is not None and FAST in guest.lanes else None
+            return guest.lanes.get(BULK, [None])[-1] if guest is not None and FAST in guest.lanes else None
 
         wait_for(lambda: lane_of_rows() is not None, "the guest")
         rows = lane_of_rows()
@@ -136,6 +136,39 @@ def test_a_guest_that_comes_back_opens_both_lanes_anew(node):
         wait_for(lambda: lane_of_rows() not in (None, rows), "another stream for rows")
     finally:
         link.close()
+    assert heard == [m.Pull(version=7)]
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("it is gone. Detail: x", "it is gone"),
+        ("one\ntwo", "one"),
+        (". Detail: Python exception: MemoryError", ". Detail: Python exception: MemoryError"),
+        ("", "ValueError"),
+    ],
+)
+def test_an_error_without_words_is_still_an_error(said, line):
+    """A node that had no memory left to say more ended whoever asked it with an IndexError."""
+    assert first_line(ValueError(said)) == line
+
+
+def test_who_opens_a_stream_in_the_name_of_another_does_not_silence_it_for_good(node):
+    """The later stream was spoken to from then on, and when it ended, nobody: a stage waited for an answer forever."""
+    server, _ = node
+    heard: list[m.Message] = []
+    endpoint = f"grpc://127.0.0.1:{server.port}"
+    right = Link("n0", endpoint, "s0@1", GUEST, SECURITY, lambda source, target, message: heard.append(message), quiet)
+    try:
+        wait_for(lambda: "s0@1" in server.guests and len(server.guests["s0@1"].lanes) == 2, "the guest")
+        other = Link("n0", endpoint, "s0@1", GUEST, SECURITY, lambda *_: None, quiet)
+        wait_for(lambda: [len(lane) for lane in server.guests["s0@1"].lanes.values()] == [2, 2], "the other one")
+        other.close()
+        wait_for(lambda: [len(lane) for lane in server.guests["s0@1"].lanes.values()] == [1, 1], "its end")
+        server.guests["s0@1"].send("s0@1", m.Pull(version=7))
+        wait_for(lambda: heard, "an answer")
+    finally:
+        right.close()
     assert heard == [m.Pull(version=7)]
 
 

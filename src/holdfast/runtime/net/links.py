@@ -233,7 +233,11 @@ class _Lane:
         options = flight.FlightCallOptions(headers=self._security.headers(self._address, self._kind, self.name))
         writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(self.lane), options)
         self._client, self._opened, self._writer, self._reader = client, writer, writer, reader
-        threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, args=(reader,), name=f"from-{self.name}", daemon=True).start()
+        except RuntimeError:  # no thread is left: nobody would notice the end of this stream
+            self._drop()
+            raise
         return writer
 
     def _write(self, raw: bytes | bytearray) -> None:
@@ -310,4 +314,8 @@ def not_its_own(source: Address, peer: Address) -> InputError:
 
 
 def first_line(error: Exception) -> str:
-    return str(error).split(". Detail:")[0].splitlines()[0]
+    text = str(error)
+    lines = (
+        text.split(". Detail:")[0].splitlines() or text.splitlines()
+    )  # a node without memory says no word before that
+    return lines[0] if lines else type(error).__name__

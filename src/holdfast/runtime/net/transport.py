@@ -58,17 +58,16 @@ class _Who(flight.ServerMiddleware):
 
 
 class Guest:
-    """A process that listens nowhere, by the streams it opened."""
+    """A process that listens nowhere, by the streams it opened: of each lane, those that are open, the newest last."""
 
     def __init__(self) -> None:
-        self.lanes: dict[bytes, Outgoing] = {}
+        self.lanes: dict[bytes, list[Outgoing]] = {}
 
     def send(self, target: Address, message: m.Message) -> None:
-        out = self.lanes.get(lane_of(message))
-        if out is None:  # not `or`: an empty lane is false
-            out = next(iter(self.lanes.values()), None)
-        if out is not None:
-            out.send(target, message)
+        """By the newest stream: an older one of the same process may be dead without knowing it."""
+        open_ones = self.lanes.get(lane_of(message)) or next(iter(list(self.lanes.values())), [])
+        with contextlib.suppress(IndexError):  # closed just now
+            open_ones[-1].send(target, message)
 
 
 class _Gate(flight.ServerMiddlewareFactory):
@@ -171,27 +170,27 @@ class Server(flight.FlightServerBase):
                 self._let_out(passport.address, lane, out)
 
     def _let_in(self, address: Address, lane: bytes, writer: Any) -> Outgoing:
-        """A later stream of the same process takes the place of an earlier one."""
+        """A later stream of the same process is spoken to in place of an earlier one, until it ends. Somebody else who
+        has the secret may have opened it in the name of that process: then the earlier one must be heard again."""
         out = Outgoing(address, self.source, writer.write_metadata, self._on_trouble)
         with self._lock:
-            lanes = self.guests.setdefault(address, Guest()).lanes
-            before, lanes[lane] = lanes.get(lane), out
-        if before is not None:
-            before.close()
+            self.guests.setdefault(address, Guest()).lanes.setdefault(lane, []).append(out)
         return out
 
     def _let_out(self, address: Address, lane: bytes, out: Outgoing) -> None:
         """Returns when nobody writes to the stream any more: gRPC frees it then, and a write under way would be the
         node's end. (A write to a peer that is gone fails at once; one that waits for a peer keeps only this thread.)"""
+        with self._lock:
+            guest = self.guests.get(address)
+            if guest is not None and out in guest.lanes.get(lane, []):
+                guest.lanes[lane].remove(out)
+                if not guest.lanes[lane]:
+                    del guest.lanes[lane]
+                if not guest.lanes:
+                    del self.guests[address]
         out.close()
         while not out.has_ended(1.0):
             pass
-        with self._lock:
-            guest = self.guests.get(address)
-            if guest is not None and guest.lanes.get(lane) is out:
-                del guest.lanes[lane]
-                if not guest.lanes:
-                    del self.guests[address]
 
     def _take(self, peer: str, raw: pa.Buffer) -> None:
         try:

@@ -64,7 +64,8 @@ class Actions:
     def ping(self, body: dict) -> dict:
         """Who is there, and in which life each other node was last known: a starting node asks that of its own name."""
         process = self.process
-        lives, asker = dict(process.past.lives), str(body.get("name", ""))
+        lives = process.past.known(dict(process.node.lives) if process.node else {})
+        asker = str(body.get("name", ""))
         if 0 < int(body.get("life", 0)) <= lives.get(Name(asker), 0):
             text = f"{asker} has lost its journal: it would begin life {body['life']}, known is {lives[Name(asker)]}."
             process.events.limited(("lost", asker), 5.0, "journal-damaged", text, peer=asker)

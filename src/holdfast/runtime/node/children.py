@@ -115,6 +115,8 @@ class Children:
         self.done: set[Asset] = set()
         #: Why drivers of a stage failed here, the last reason and how many in a row; forgotten when a batch is through.
         self.failures: dict[Asset, tuple[str, int]] = {}
+        #: What is to be done later, and when.
+        self._planned: list[tuple[float, Callable[[], object]]] = []
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="children", daemon=True).start()
 
@@ -187,22 +189,36 @@ class Children:
         order = self._order(stage, None if epoch == WARM else epoch)
         what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
         self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
+        child: Child | None = None
         try:
             child = Child(stage, epoch, self._command, order, self._logs / f"{stage}.log")
-        except OSError as error:  # no memory or no files left: the node goes on, and so must the stage
+            listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{stage}", daemon=True)
+            follower = threading.Thread(target=self._follow, args=(child, listener), name=f"child-{stage}", daemon=True)
+            listener.start()
+            follower.start()
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # no memory, files or threads left: the node goes on, so must the stage
+            if child is not None:
+                child.kill()
+                child.process.wait()
             self.children.pop(stage, None)
             text = f"The driver of {stage} cannot be started: {error}."
             self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM)
-            threading.Timer(SPAWN_RETRY_S, self._report, (stage, epoch)).start()
+            self._later(SPAWN_RETRY_S, lambda: self._report(stage, epoch))
             return
         self.children[stage] = child
-        threading.Thread(target=self._follow, args=(child,), name=f"child-{stage}", daemon=True).start()
 
     def _stop(self, child: Child) -> None:
         """Told to stop, and killed if it does not. The node does not wait for it: a fenced driver does no harm."""
         child.told_to_stop = True
         child.tell({"stop": True})
-        threading.Timer(STOP_GRACE_S, lambda: child.process.poll() is None and child.kill()).start()
+        self._later(STOP_GRACE_S, lambda: child.process.poll() is None and child.kill())
+
+    def _later(self, seconds: float, do: Callable[[], object]) -> None:
+        """By the thread that watches: when none is left to be started, this must work all the same."""
+        self._planned.append((time.monotonic() + seconds, do))
 
     def _listen(self, child: Child) -> None:
         pipe = child.process.stdout
@@ -232,10 +248,8 @@ class Children:
             child.last = news
             self._on_news(child.stage, news)
 
-    def _follow(self, child: Child) -> None:
+    def _follow(self, child: Child, listener: threading.Thread) -> None:
         """Its exit ends it, not the end of its output: a JVM that outlives it may still hold the pipe."""
-        listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{child.stage}", daemon=True)
-        listener.start()
         code = child.process.wait()
         child.kill()  # what it left behind
         listener.join(1.0)
@@ -261,9 +275,7 @@ class Children:
         wait_s = 0.0 if deaths < 2 else min(30.0, 0.5 * 2 ** (deaths - 2))
         if code == FENCED:
             wait_s = max(wait_s, 2.0)  # the record that names another is on its way
-        if wait_s:
-            threading.Timer(wait_s, self._report, (stage, epoch)).start()
-        else:
+        if not self._closed.wait(wait_s):  # on the thread that followed it
             self._report(stage, epoch)
 
     def _report(self, stage: Asset, epoch: int) -> None:
@@ -276,6 +288,12 @@ class Children:
         else:
             self._on_died(stage, epoch)
 
+    def _do_planned(self, now: float) -> None:
+        due = [one for one in self._planned if one[0] <= now]
+        for one in due:
+            self._planned.remove(one)
+            one[1]()
+
     def _watch(self) -> None:
         """Find children that are stopped or silent; start those that stand by, when their time has come."""
         stopped: dict[int, float] = {}
@@ -284,6 +302,7 @@ class Children:
         while not self._closed.wait(period_s):
             now = time.monotonic()
             slept, looked = now - looked > 2 * period_s, now
+            self._do_planned(now)
             with self._lock:
                 # here and not where its death was heard: the kernel kills a process with the *thread* that started it
                 for stage in [stage for stage, due in self._due.items() if due <= now]:
@@ -316,7 +335,9 @@ class Children:
 
     def _measure(self, children: list[Child]) -> None:
         """What drivers have used of all cores; not while they start, which is work of another kind."""
-        used = cpu_of_sessions({child.process.pid for child in children})
+        used: dict[int, int] = {}
+        with contextlib.suppress(OSError):  # no descriptor is left for a look
+            used = cpu_of_sessions({child.process.pid for child in children})
         for child in children:
             if child.process.pid in used and self._on_busy is not None:
                 self._on_busy(child.stage, used[child.process.pid])

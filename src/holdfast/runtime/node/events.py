@@ -10,6 +10,7 @@ seconds would otherwise stop the heartbeats of a node, and others would take it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -32,7 +33,7 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "refused", "turned-away", "hung-up", "left-out", "damaged", "impostor", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
-        "journal-damaged", "spill-damaged", "unwritten",
+        "journal-damaged", "spill-damaged", "unwritten", "descriptors",
         # rows
         "captures", "queues", "disk-full", "set-aside",
         # stages
@@ -178,9 +179,15 @@ class EventLog:
             rest = rest[self._file.write(rest) :]
         self._torn = False
         if self._file.tell() > FILE_BYTES_MAX:
-            os.replace(self.path, self.path.with_suffix(".1.jsonl"))
-            self._file.close()
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+            with contextlib.suppress(OSError):  # no descriptor or no space: the old one goes on
+                self._turn_over()
+
+    def _turn_over(self) -> None:
+        fresh = open(self.path.with_suffix(".new"), "wb", buffering=0)  # noqa: SIM115
+        os.replace(self.path, self.path.with_suffix(".1.jsonl"))
+        os.replace(fresh.name, self.path)
+        self._file.close()
+        self._file = fresh
 
     def _tell_lost(self, lost: int, how: str) -> None:
         self.write("unwritten", f"{lost:,} events could not be {how} and are missing here.", lost=lost)

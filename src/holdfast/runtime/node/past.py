@@ -8,12 +8,13 @@ they know of already must not go on under its name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, DamagedJournalError
 from holdfast.model.found import Found
-from holdfast.model.ids import Address, Name, life_of, name_of
+from holdfast.model.ids import Name
 from holdfast.model.plan import Plan, digest
 from holdfast.runtime.disk.journal import write_whole
 
@@ -25,7 +26,7 @@ class Past:
     def __init__(self, name: Name, home: Path) -> None:
         self.name = name
         self._path = home / "query"
-        #: The highest life of each name that this node knows of.
+        #: The highest life of each name that this node's disk knows of.
         self.lives: dict[Name, int] = {}
 
     # --- the plan
@@ -70,12 +71,10 @@ class Past:
 
     # --- lives
 
-    def heard(self, source: Address) -> None:
-        """Of this very process's peers, by their messages."""
-        life = life_of(source)
-        if life:
-            name = name_of(source)
-            self.lives[name] = max(life, self.lives.get(name, 0))
+    def known(self, heard: Mapping[Name, int]) -> dict[Name, int]:
+        """The highest life of each name, by the disk or as the machine has heard it: from messages that it took. (One
+        that it refuses must not keep a node out by a life that never was.)"""
+        return {name: max(self.lives.get(name, 0), heard.get(name, 0)) for name in {*self.lives, *heard}}
 
     def found(self, on_disk: Found) -> None:
         """What this node's own disk says of the others: nobody is in a later record who has never lived."""

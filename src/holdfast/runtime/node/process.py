@@ -55,6 +55,7 @@ from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.past import Past
 from holdfast.runtime.node.pulse import Pulse
+from holdfast.runtime.node.scarce import Descriptors, last_words
 from holdfast.runtime.node.status import figures, unheard, unheard_text, waiting, waiting_text
 from holdfast.runtime.node.story import Story
 
@@ -107,6 +108,7 @@ class NodeProcess:
         self._links: dict[Name, Link] = {}
         self._stop_metrics = lambda: None
         self._queues_told_ns = 0
+        self._descriptors = Descriptors(self.name, self.events)
         self._unheard_since_ns = 0
         #: Why nothing can be decided now, in words; "": it can.
         self.waits_for = ""
@@ -346,7 +348,6 @@ class NodeProcess:
         """On a link's thread. A message to an earlier life reaches nobody."""
         if name_of(source) in self.config.endpoints:
             self._heard[name_of(source)] = time.monotonic()
-            self.past.heard(source)
         node, loop = self.node, self.loop
         if node is None or loop is None or target not in (self.name, node.seat):
             return
@@ -384,6 +385,7 @@ class NodeProcess:
             if queues:
                 self.events.write("queues", waiting_text(queues), queues=queues)
         self._tell_unheard(node, now_ns)
+        self._descriptors.look(now_ns)
         if node.record is self.record:
             return
         self.record = node.record
@@ -410,8 +412,9 @@ class NodeProcess:
 
     def _on_crash(self, error: BaseException) -> None:
         self.desk.close()
-        self.events.write("broken", f"{self.name} has broken an invariant and stops: {error}", error=repr(error))
-        self.stop(BROKEN)
+        text, code = last_words(self.name, error, BROKEN)
+        self.events.write("broken", text, error=repr(error))
+        self.stop(code)
 
     def _on_damage(self, error: DamagedSpillError) -> None:
         """On any thread: what this node was about to send is not what it had. Nobody may get it."""
