@@ -194,6 +194,7 @@ def _drop(directory: Path, after: int) -> None:
     for batch in _batches(directory / "offsets"):
         if batch > after:
             (directory / "offsets" / str(batch)).unlink()
+            (directory / "offsets" / f".{batch}.crc").unlink(missing_ok=True)  # Spark would take it for another query's
 
 
 def _write(path: Path, text: str) -> None:
