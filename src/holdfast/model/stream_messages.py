@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.model.block import WATERMARK_MIN, Block, Rows
+from holdfast.model.block import WATERMARK_MIN, Block, Rows, batch_length
 from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat, asset_id, dead_edge
 from holdfast.model.message import FencedBy, Message, SaidBy, View, epoch_ahead, position_ahead
 from holdfast.model.parts import Cargo, HandedPart, OutputPart
@@ -327,10 +327,13 @@ def _output_objection(part: OutputPart) -> str:
 
 
 def _handed_objection(part: HandedPart, to: int) -> str:
-    """What is sealed begins where the copy stands, and ends where the edge stands."""
+    """What is sealed begins where the copy stands, and ends where the edge stands. One seal may still be on its way to a
+    copy that was promoted: its image has the effect of the batch that it only holds."""
     at = part.sealed[0].start if part.sealed else part.next
     end = part.sealed[-1].end if part.sealed else part.next
-    if end != part.next or (to != at and not part.landing):
+    ahead = {part.next + batch_length(len(held.rows)) for held in part.held if held.batch == part.last + 1}
+    stands = to == at or part.landing or (not part.sealed and to in ahead)
+    if end != part.next or not stands:
         return f"what was handed over from {at} to {end} is not what comes after {to}, before {part.next}"
     if any(held.batch <= part.last or len(held.rows) != held.digest.rows for held in part.held):
         return "it holds batches that are sealed, or rows that are not theirs"

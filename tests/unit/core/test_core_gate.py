@@ -206,6 +206,17 @@ def test_a_wrong_capture_is_refused(what: str):
     assert made.host.copies["u0"].pasting is None
 
 
+def test_a_capture_may_be_one_seal_ahead_of_what_was_handed_over():
+    """The image that was promoted has the effect of a batch whose seal was lost on its way to it (seed 2001166)."""
+    held = parts.HeldBatch(0, 1, 1, ROWS, digest_of(ROWS))
+    ahead = replace(CAPTURE, to={EDGES[0]: 3}, cargo=(parts.Cargo(EDGES[0], (), (held,)),))
+    made = node("n1")
+    assert not refused(hear(made, "n0#1", ahead))
+    assert made.host.copies["u0"].pasting is not None
+    assert refused(hear(node("n1"), "n0#1", replace(ahead, to={EDGES[0]: 4})))
+    assert refused(hear(node("n1"), "n0#1", replace(ahead, cargo=())))
+
+
 def test_a_piece_of_a_capture_that_is_out_of_range_completes_nothing():
     made = node("n1")
     hear(made, "n0#1", replace(CAPTURE, pieces=2))
