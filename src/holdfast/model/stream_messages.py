@@ -327,8 +327,8 @@ def _output_objection(part: OutputPart) -> str:
 
 
 def _handed_objection(part: HandedPart, to: int) -> str:
-    """What is sealed begins where the copy stands, and ends where the edge stands. One seal may still be on its way to a
-    copy that was promoted: its image has the effect of the batch that it only holds."""
+    """What is sealed begins where the copy stands, and ends where the edge stands. One seal may still be on its way
+    to a copy that was promoted: its image has the effect of the batch that it only holds."""
     at = part.sealed[0].start if part.sealed else part.next
     end = part.sealed[-1].end if part.sealed else part.next
     ahead = {part.next + batch_length(len(held.rows)) for held in part.held if held.batch == part.last + 1}
