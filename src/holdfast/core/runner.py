@@ -339,10 +339,12 @@ class Runner:
         return found
 
     def has_yielded(self) -> bool:
-        """Frozen, and every copy that is kept stands where this one stands."""
+        """Frozen, and every copy that is kept stands where this one stands. One whose state is torn stays: it would be
+        named as the backup, and whoever took over would be torn by the same block."""
         return (
             self.place.moving
             and not self.copy.landing
+            and self.copy.condition is not Condition.TORN
             and bool(self.guards)
             and all(guard.is_settled() for guard in self.guards)
         )

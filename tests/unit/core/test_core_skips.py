@@ -192,6 +192,20 @@ def test_a_torn_primary_leaves_it_to_its_backup():
     assert made.rows(made.b)[1] == [((1, 10, BAD),)]
 
 
+def test_a_torn_primary_does_not_hand_over_in_a_drain():
+    """It would be named as the backup, and the next one would be torn by the same block (seed 3100291)."""
+    made = Pair(lambda spec: Picky(spec, tears=False))
+    made.give(0, 1)
+    made.capture()
+    made.a.copies["u0"].op.tears = True
+    made.give(1, BAD)
+    made.put(moving=True)
+    assert not made.runner.has_yielded()
+    assert not [x for x in made.runner.reports() if isinstance(x, m.Yielded)]
+    made.runner.copy.condition = Condition.FAILED  # its state is whole: that can go anywhere
+    assert made.runner.has_yielded()
+
+
 def test_a_torn_primary_without_a_backup_cannot_go_on():
     made = Pair(lambda spec: Picky(spec, tears=True), backup=None)
     feed(made.a.copies["u0"], "s0>u0", 0, [(1, 0, BAD)], 10, 0)
