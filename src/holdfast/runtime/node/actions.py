@@ -83,10 +83,11 @@ class Actions:
         process = self.process
         if process.loop is None:
             return {"name": process.name, "waiting": True}
-        found = self._ask(status)
-        children = process.children.children if process.children else {}
+        found = self._ask(lambda node, now_ns: status(node))
+        drivers = process.children.drivers if process.children else {}
         found["drivers"] = {
-            stage: {"epoch": c.epoch, "pid": c.process.pid, "last": c.last} for stage, c in list(children.items())
+            stage: {"epoch": h.epoch, "pid": h.child.process.pid, "process": h.child.slot, "last": h.last}
+            for stage, h in list(drivers.items())
         }
         found["finished"] = sorted(process.children.done) if process.children else []
         failures = process.children.failures if process.children else {}
