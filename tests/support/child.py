@@ -133,6 +133,9 @@ class ScriptedRole:
     def on_idle(self) -> None:
         pass
 
+    def busy_s(self) -> float:
+        return 0.0
+
     def stop(self) -> None:
         self.stopping.set()
         self._thread.join(5)

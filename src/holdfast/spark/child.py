@@ -8,9 +8,11 @@
           {"do": "stop", "ticket"}                   end; without a ticket: all of them, and this process
           the end of stdin ends this process at once
     out   {"event": "alive"}, and of each stage {"event", "stage", "ticket", "epoch" (0: it stands by), …}:
-          session, planned, ready (how warm a standby is), running, batch, late, bad, ahead, waiting, failed, finished,
-          stuck (it should end, and does not), and at last ended: {"how": "stopped" | "finished" | "fenced" | "died"}
-    exit  0 told to stop; 1 its JVM is gone or never came; anything else: it died, and all its stages with it
+          session, planned, ready (how warm a standby is), running, busy (a batch takes more than a moment), batch,
+          late, bad, ahead, waiting, failed, finished, stuck (it should end, and does not), and at last ended:
+          {"how": "stopped" | "finished" | "fenced" | "died" | "again" (for no fault of its own)}
+    exit  0 told to stop; 1 its JVM is gone or never came; 5 the same, for want of memory; anything else: it died. All
+          its stages end with it
 
 A ticket is one start of a stage in this process. A stage that was stopped or has failed is started again under another
 ticket, and always at a higher epoch. Only JSON goes to stdout: what Spark and its JVM print is sent to stderr, which
@@ -34,6 +36,7 @@ from typing import Any, TextIO
 from holdfast.core.node import WARM
 from holdfast.errors import check
 from holdfast.model.ids import Asset
+from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
 from holdfast.spark.life import STOP_S_MAX, Engine, StageLife
 from holdfast.spark.reasons import Reason
 
@@ -41,6 +44,8 @@ ALIVE_S = 1.0
 #: A JVM that has not come up after so long hangs.
 SESSION_S_MAX = 180.0
 EXIT_STOPPED, EXIT_DIED, EXIT_ORPHANED = 0, 1, 4
+#: How a JVM ends that is out of memory: by its own option, or by Spark.
+JVM_OUT_OF_MEMORY = (3, 52)
 
 
 #: What a person reads about an event, in the node's event log.
@@ -86,6 +91,7 @@ class DriverProcess:
         self._epochs: dict[Asset, int] = {}
         self._turn = threading.Lock()
         self._began = time.monotonic()
+        self._kills_before = kills_for_memory()
         self._engine: Engine | None = None
         self._ending = threading.Event()
 
@@ -166,7 +172,8 @@ class DriverProcess:
         if not self._ending.is_set():
             self._lose(ConnectionError(f"Answer from Java side is empty: it has ended with code {code}"))
             sys.stderr.flush()
-            os._exit(EXIT_DIED)
+            killed = code < 0 and kills_for_memory() > self._kills_before
+            os._exit(OUT_OF_MEMORY if killed or code in JVM_OUT_OF_MEMORY else EXIT_DIED)
 
     def _pulse(self) -> None:
         """On a thread of its own: starting, finishing and stopping may take long, and is not to be killed for it."""

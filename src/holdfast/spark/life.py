@@ -20,7 +20,7 @@ from holdfast.core.node import WARM
 from holdfast.errors import HoldfastError
 from holdfast.model.ids import Asset
 from holdfast.spark.hand_over import Say, StageFenced, Stopped
-from holdfast.spark.reasons import Reason
+from holdfast.spark.reasons import Reason, is_late_worker
 
 LOOK_S = 0.1
 #: A stage that was told to stop and is still there after so long is left behind.
@@ -30,8 +30,13 @@ TURN_S_MAX = 10.0
 #: So long after its JVM a process ends at the latest.
 GONE_S_MAX = 5.0
 
-#: How a stage ended, as its node is told.
-STOPPED, FINISHED, FENCED, DIED = "stopped", "finished", "fenced", "died"
+#: A batch that is under way for this long is told, so that a process that dies in it leaves word of it.
+BUSY_S = 0.2
+#: One that takes this long is told to people: its function may never return. Then after twice as long, and so on.
+SLOW_S = 30.0
+
+#: How a stage ended, as its node is told. `AGAIN`: for no fault of its own, so it may be started again at once.
+STOPPED, FINISHED, FENCED, DIED, AGAIN = "stopped", "finished", "fenced", "died", "again"
 
 
 class ChildRole(Protocol):
@@ -61,6 +66,10 @@ class ChildRole(Protocol):
     def is_over(self) -> bool: ...
     def on_idle(self) -> None: ...
 
+    def busy_s(self) -> float:
+        """For how long the user's functions have been at work on the present batch; 0: they are not."""
+        ...
+
     def stop(self) -> None:
         """End the query, if there is one; an error if it does not end."""
         ...
@@ -83,6 +92,26 @@ class Engine(Protocol):
     def wait(self) -> int:
         """Until it is gone, and how it ended."""
         ...
+
+
+class Slow:
+    """Tells of a batch that takes long."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._busy = False
+        self._next_s = SLOW_S
+
+    def look(self, busy_s: float) -> None:
+        if busy_s < BUSY_S:
+            self._busy, self._next_s = False, SLOW_S
+        elif not self._busy:
+            self._busy = True
+            self._say("busy")
+        elif busy_s > self._next_s:
+            self._next_s = 2 * busy_s
+            text = f"It has been at work for {busy_s:.0f} s. A function that never returns must be stopped by hand."
+            self._say("waiting", what="the end of its batch", detail=text)
 
 
 class StageLife:
@@ -153,12 +182,17 @@ class StageLife:
         try:
             how = self._live(engine, turn)
         except BaseException as error:
-            how = FENCED if isinstance(error, StageFenced) else STOPPED if self.told_to_stop else DIED
-            if how == DIED:
+            how = self._how(error)
+            if how in (DIED, AGAIN):
                 self._tell_log(engine)
-            if how != STOPPED:
+            if how in (DIED, FENCED):
                 self.say("failed", **Reason(self.stage, error).fields())
         self._end(how)
+
+    def _how(self, error: BaseException) -> str:
+        if isinstance(error, StageFenced):
+            return FENCED
+        return STOPPED if self.told_to_stop else AGAIN if is_late_worker(error) else DIED
 
     def _tell_log(self, engine: Engine) -> None:
         """Called where an error is handled."""
@@ -213,7 +247,7 @@ class StageLife:
 
     def _watch(self, role: ChildRole) -> str:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        finishing = False
+        finishing, slow = False, Slow(self.say)
         while True:
             active = role.query.isActive  # fails at once if the JVM is dead
             if self.told_to_stop:
@@ -230,6 +264,7 @@ class StageLife:
                     self.say("finished")
                     return FINISHED
             role.on_idle()
+            slow.look(role.busy_s())
             time.sleep(LOOK_S)
 
     def _ended(self, role: ChildRole) -> str:

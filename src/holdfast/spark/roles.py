@@ -20,6 +20,7 @@ from holdfast.spark.collect import Collector
 from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import Say, StageHandOver
 from holdfast.spark.life import ChildRole
+from holdfast.spark.reasons import is_late_worker
 from holdfast.spark.sink import SinkStage, frames_of
 from holdfast.spark.stage import FeedingStage
 from holdfast.spark.tidy import KEEP, Keep
@@ -130,6 +131,9 @@ class Feeding:
     def on_idle(self) -> None:
         self.feeding.on_idle()
 
+    def busy_s(self) -> float:
+        return self.feeding.busy_s()
+
     def stop(self) -> None:
         self.feeding.stop()
 
@@ -181,6 +185,9 @@ class Writing:
     def on_idle(self) -> None:
         self.sink.on_idle()
 
+    def busy_s(self) -> float:
+        return self.sink.busy_s()
+
     def stop(self) -> None:
         self.sink.stop()
 
@@ -221,9 +228,23 @@ def _warm(
     told: Callable[[], bool],
     warmed: threading.Event | None = None,
 ) -> None:
-    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), `told`, or the limit."""
-    query = writer.option("checkpointLocation", os.fspath(scratch)).start()
+    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), `told`, or the limit.
+
+    Again, if Spark did not wait long enough for a Python process: on a busy machine standbys are what comes last.
+    """
     until = time.monotonic() + WARM_S_MAX
+    error = _try_to_warm(writer, scratch, say, told, until)
+    while error is not None and is_late_worker(error) and not told() and time.monotonic() < until:
+        error = _try_to_warm(writer, scratch, say, told, until)
+    if error is not None and not (warmed and warmed.is_set()):
+        say("waiting", what="the warm-up", detail=str(error).splitlines()[0])
+
+
+def _try_to_warm(
+    writer: Any, scratch: Path, say: Callable[..., None], told: Callable[[], bool], until: float
+) -> BaseException | None:
+    """Why it ended, if it failed."""
+    query = writer.option("checkpointLocation", os.fspath(scratch)).start()
     planned, commits = scratch / "offsets" / "0", scratch / "commits" / str(WARM_BATCHES - 1)
     is_planned = False
     while query.isActive and not commits.exists() and not told() and time.monotonic() < until:
@@ -231,9 +252,9 @@ def _warm(
             is_planned = True
             say("planned")
         time.sleep(0.1)
-    if query.exception() is not None and not (warmed and warmed.is_set()):
-        say("waiting", what="the warm-up", detail=str(query.exception()).splitlines()[0])
+    error = query.exception()
     try:
         query.stop()
-    except Exception as error:
-        say("waiting", what="the end of the warm-up", detail=str(error).splitlines()[0])
+    except Exception as late:
+        say("waiting", what="the end of the warm-up", detail=str(late).splitlines()[0])
+    return error

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.jvm import find_java
 from holdfast.spark.archive import java_options
+from holdfast.spark.launcher import launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +113,7 @@ def for_stages(master: str, stages: int) -> tuple[str, dict[str, str]]:
 def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None, stages: int = 1) -> SparkSession:
     """A session for some stages. What the user set wins over `DEFAULTS`."""
     find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", launcher() if master.startswith("local") else sys.executable)
     # Python workers of this driver inherit it: the package is found without being installed, and before Spark's zip
     root = str(package_root())
     path = os.environ.get("PYTHONPATH", "")

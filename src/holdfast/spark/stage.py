@@ -75,6 +75,7 @@ class FeedingStage:
         self._turned_away = False
         #: Since when Spark has found nothing at its source, and when it was last asked.
         self._idle_since = self._looked = time.monotonic()
+        self._collecting_since: float | None = None
         self.failure: BaseException | None = None
 
     # --- a life
@@ -139,6 +140,11 @@ class FeedingStage:
         if self.hand_over is not None:
             self.hand_over.stopping.set()
         self.end_query(TURN_S_MAX)
+
+    def busy_s(self) -> float:
+        """For how long Spark has been at work on the present batch: the hand-over says itself what it waits for."""
+        since = self._collecting_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def on_idle(self) -> None:
         """Called every so often: seal an advanced watermark if the source has been silent for long enough.
@@ -212,7 +218,11 @@ class FeedingStage:
         began, moment = time.time(), time.perf_counter()
         batch = last.batch + 1 if last else 0
         watermark_us = to_micros(self.hand_over.watermark)
-        made = self.collector.collect(frame, watermark_us, self.aside.room(last))
+        self._collecting_since = time.monotonic()
+        try:
+            made = self.collector.collect(frame, watermark_us, self.aside.room(last))
+        finally:
+            self._collecting_since = None
         collected = time.perf_counter()
         self.aside.write(batch, made.late, made.bad, last)
         plan = checkpoint.plan_of(self.checkpoint, spark_batch)

@@ -41,6 +41,9 @@ def begin(told):
     if mode == "fenced": end(ticket, "fenced")
     if mode == "alive": say(event="alive")
     if mode == "jvm": say(event="jvm", jvm=subprocess.Popen(["sleep", "1000"]).pid, **of)
+    if mode == "busy": say(event="busy", **of)
+    if mode == "hungry": os._exit(5)
+    if mode == "again": end(ticket, "again")
     if mode == "stuck": stages[ticket]["stuck"] = True
     if mode == "work":
         say(event="running", **of)
@@ -192,6 +195,49 @@ def test_a_stage_that_does_not_stop_is_left_behind_and_starts_again_elsewhere(wa
         watched.children.stop(stage, 1)
     wait_for(lambda: gone(pid))  # nothing in it goes on
     assert watched.died == []
+
+
+def test_a_stage_in_whose_batches_processes_run_out_of_memory_gets_one_of_its_own(watched: Watched):
+    """Only the one that was in a batch, only after the second time, and whoever kills a process blames nobody."""
+    for epoch in (1, 2, 3):
+        watched.run("s0", epoch)
+        pid = watched.run("s1", epoch, "busy")["pid"]
+        assert watched.run("s2", epoch, "busy")["pid"] == pid  # but not for as long
+        wait_for(lambda: watched.children.drivers["s2"].busy_since > watched.children.drivers["s1"].busy_since > 0)
+        assert not watched.told("stage-alone")
+        if epoch == 1:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            watched.mode = "hungry"
+            watched.children.start("s3", epoch)
+        wait_for(lambda epoch=epoch: {("s0", epoch), ("s1", epoch), ("s2", epoch)} <= set(watched.died))
+    (told,) = wait_for(lambda: watched.told("stage-alone"))
+    assert told["stage"] == "s1"
+    assert watched.run("s0", 4)["pid"] == watched.run("s2", 4)["pid"] != watched.run("s1", 4)["pid"]
+    assert watched.children.status()["s1"]["process"] == "s1"
+
+
+def test_a_stage_that_ended_for_no_fault_of_its_own_is_reported_at_once(watched: Watched):
+    for epoch in range(1, 8):
+        watched.run("s0", epoch, "again")
+        wait_for(lambda epoch=epoch: ("s0", epoch) in watched.died, 0.4)
+    assert watched.children.failures == {}
+
+
+def test_status_says_how_warm_a_standby_is_and_what_a_take_over_would_cost(watched: Watched):
+    watched.children._standby_delay_s = 30.0
+    watched.children.warm("s0")
+    assert watched.children.status()["s0"]["warmth"] == "cold"
+    cold_s = watched.children.status()["s0"]["take_over_s"]
+    watched.children._standby_delay_s = 0.0
+    watched.children.warm("s0")
+    watched.heard("ready")
+    warm = watched.children.status()["s0"]
+    assert (warm["warmth"], warm["epoch"]) == ("warm", WARM)
+    assert warm["take_over_s"] < cold_s
+    watched.children.start("s0", 1)
+    watched.heard("running")
+    assert "warmth" not in watched.children.status()["s0"]
 
 
 def test_a_process_without_stages_ends_after_a_while(watched: Watched, monkeypatch):

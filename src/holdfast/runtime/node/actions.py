@@ -84,11 +84,7 @@ class Actions:
         if process.loop is None:
             return {"name": process.name, "waiting": True}
         found = self._ask(lambda node, now_ns: status(node))
-        drivers = process.children.drivers if process.children else {}
-        found["drivers"] = {
-            stage: {"epoch": h.epoch, "pid": h.child.process.pid, "process": h.child.slot, "last": h.last}
-            for stage, h in list(drivers.items())
-        }
+        found["drivers"] = process.children.status() if process.children else {}
         found["finished"] = sorted(process.children.done) if process.children else []
         failures = process.children.failures if process.children else {}
         found["failures"] = {stage: {"text": text, "times": n} for stage, (text, n) in list(failures.items())}

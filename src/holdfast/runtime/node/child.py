@@ -16,7 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
+from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
+
+#: How warm a standby is, by the last of these that it has said, and about how many seconds a take-over takes then (an
+#: estimate, for two cores that have other work, too). Before the first one it is cold: the JVM has to come up as well.
+WARMTH = {"session": ("session up", 9.0), "planned": ("planned", 4.0), "ready": ("warm", 0.6)}
+COLD_S = 12.0
 
 
 class Hosted:
@@ -29,10 +36,24 @@ class Hosted:
         self.child = child
         self.started = time.monotonic()
         self.running = self.finished = self.told_to_stop = False
+        #: Since when it has been in the middle of a batch; 0: it is not.
+        self.busy_since = 0.0
+        #: As a standby, what it said last about itself.
+        self.step = ""
         self.last: dict[str, Any] = {}
         #: What its batches have taken so far, and the CPU of its process that is counted as its own.
         self.batch_ms = 0.0
         self.busy_ns = 0
+
+    def status(self, session_s: float) -> dict[str, Any]:
+        """For `status`. `session_s`: how long sessions take to come up here."""
+        found = {"epoch": self.epoch, "pid": self.child.process.pid, "process": self.child.slot, "last": self.last}
+        if self.epoch == WARM:
+            warmth, seconds = WARMTH.get(self.step, ("cold", WARMTH["session"][1]))
+            if not self.step and not self.child.is_up:
+                seconds += max(1.0, session_s - (time.monotonic() - self.child.started))
+            found |= {"warmth": warmth, "take_over_s": round(seconds, 1)}
+        return found
 
     def tell(self, do: str) -> None:
         command = {"do": do, "stage": self.stage, "ticket": self.ticket}
@@ -45,8 +66,11 @@ class Child:
     def __init__(self, slot: str, command: list[str], order: dict[str, Any], log: Path) -> None:
         self.slot = slot
         self.log = log
-        self.spoke = self.used = time.monotonic()
+        self.started = self.spoke = self.used = time.monotonic()
         self.promised = self.told_to_stop = False
+        #: A stage in it has said something: it has a session.
+        self.is_up = False
+        self.kills_before = kills_for_memory()
         #: By ticket: everything that was started in it and has not ended, also what is stuck.
         self.stages: dict[int, Hosted] = {}
         #: Tickets of those that were told to stop, and do not.
@@ -95,6 +119,10 @@ class Child:
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] in "Tt"
+
+    def lacked_memory(self, code: int) -> bool:
+        """Is that why it ended? A process that was killed may have been killed by the kernel."""
+        return code == OUT_OF_MEMORY or (code == -signal.SIGKILL and kills_for_memory() > self.kills_before)
 
     def share(self, cpu_ns: int) -> list[Hosted]:
         """Count what it has used since the last look for the stages that run in it, by the time of their batches.

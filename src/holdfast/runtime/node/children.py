@@ -4,7 +4,8 @@ All stages of a node are in one process, with one JVM; those that stand by are i
 (`standby_driver`). What ends a stage is told for that stage alone, what ends a process for every stage in it. A process
 that is stopped, or falls silent after it had promised to speak, is as dead as one that exited, and is killed first, so
 that two drivers of a stage never run here at once. A stage that dies young again and again is reported more and more
-slowly. One that did not stop when it was told to is left behind where it is, and starts again in a process of its own.
+slowly. One that did not stop when it was told to is left behind where it is, and starts again in a process of its own;
+so does one in whose batches processes ran out of memory (`alone.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import Any
 
 from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
-from holdfast.runtime.node.child import Child, Hosted, cpu_of_sessions, how_it_died
+from holdfast.runtime.node.alone import ENDS, Offenders
+from holdfast.runtime.node.child import COLD_S, WARMTH, Child, Hosted, cpu_of_sessions, how_it_died
 from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.metrics import Figures
 
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0
@@ -35,6 +38,11 @@ UNUSED_S = 60.0
 #: A standby does not wait as long where the JVM is up: warming up is less work than starting one.
 UP_DELAY = 0.25
 FENCED_WAIT_S = 2.0
+#: How a stage can end beside its own failure.
+HOW = {
+    "fenced": "was fenced by a newer one",
+    "again": "had to wait too long for a Python process of Spark's; it is started again",
+}
 DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
 #: Names of processes, and of their logs. A stage that has one of its own gives it its name.
 DRIVER, STANDBY = "driver", "standby"
@@ -56,6 +64,7 @@ class Children:
         on_busy: Callable[[Asset, int], None] | None = None,
         busy_period_s: float = 5.0,
         shared: bool = True,
+        offenders: Offenders | None = None,
     ) -> None:
         self._command = command or DEFAULT_COMMAND
         self._order = order
@@ -69,6 +78,9 @@ class Children:
         self._busy_period_s = busy_period_s
         #: Where stages stand by: among those that run, or in a process for them.
         self._standby_slot = DRIVER if shared else STANDBY
+        self.offenders = offenders or Offenders(logs / "alone")
+        #: How long a session took to come up here, the last time.
+        self.session_s = COLD_S
         self._lock = threading.RLock()
         self._tickets = itertools.count(1)
         self.processes: dict[str, Child] = {}
@@ -152,10 +164,29 @@ class Children:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             child.kill()
 
+    def status(self) -> dict[Asset, dict[str, Any]]:
+        """Every stage that runs or stands by here; of those that are yet to begin to, what a take-over would cost."""
+        cold = {"epoch": WARM, "pid": None, "process": "", "last": {}, "warmth": "cold"}
+        with self._lock:
+            up = self.processes.get(self._standby_slot)
+            start_s = 0.0 if up is not None and up.is_up else self.session_s
+            found = {stage: cold | {"take_over_s": round(WARMTH["session"][1] + start_s, 1)} for stage in self._due}
+            return found | {stage: hosted.status(self.session_s) for stage, hosted in self.drivers.items()}
+
+    def figures(self) -> Figures:
+        with self._lock:
+            busy = {stage: hosted.busy_ns / 1e9 for stage, hosted in self.drivers.items() if hosted.epoch != WARM}
+            found: Figures = [("driver_processes", (), len(self.processes))]
+        found += [("stage_busy_seconds", (stage,), seconds) for stage, seconds in busy.items()]
+        standbys = {stage: told for stage, told in self.status().items() if "take_over_s" in told}
+        return found + [("take_over_seconds", (stage,), told["take_over_s"]) for stage, told in standbys.items()]
+
     # --- starting and stopping
 
     def _slot(self, stage: Asset, epoch: int) -> str:
         """In which process a stage is started."""
+        if self.offenders.is_alone(stage):
+            return stage
         slot = self._standby_slot if epoch == WARM else DRIVER
         child = self.processes.get(slot)
         if child is not None and any(child.stages[ticket].stage == stage for ticket in child.stuck):
@@ -222,7 +253,15 @@ class Children:
                 self._on_said(hosted, event, news)
 
     def _on_said(self, hosted: Hosted, event: str, news: dict[str, Any]) -> None:
-        stage = hosted.stage
+        stage, child = hosted.stage, hosted.child
+        if not child.is_up:
+            child.is_up, self.session_s = True, time.monotonic() - child.started
+        if event in ("busy", "batch"):
+            hosted.busy_since = time.monotonic() if event == "busy" else 0.0
+        if event == "busy":
+            return
+        if event in WARMTH:
+            hosted.step = event
         if event == "ended":
             self._on_ended(hosted, str(news.get("how")), news.get("epoch"))
             return
@@ -267,7 +306,7 @@ class Children:
             text = f"The driver of {hosted.stage} has ended."
             self._events.write("stage-end", text, stage=hosted.stage, epoch=hosted.epoch)
             return
-        self._on_death(hosted, "was fenced by a newer one" if how == "fenced" else "has failed", fenced=how == "fenced")
+        self._on_death(hosted, HOW.get(how, "has failed"), how)
 
     # --- how they end
 
@@ -295,6 +334,8 @@ class Children:
         names = [hosted.stage for hosted in lost]
         text = f"The {child.slot} process {how}; in it were {', '.join(names) or 'no stages'}."
         self._events.write("driver-end", text, process=child.slot, code=code, stages=names)
+        if child.lacked_memory(code):
+            self._blame(lost)
         for hosted in lost:
             if hosted.finished or hosted.told_to_stop:
                 text = f"The driver of {hosted.stage} has ended."
@@ -302,16 +343,27 @@ class Children:
             else:
                 self._on_death(hosted, how, code=code)
 
-    def _on_death(self, hosted: Hosted, why: str, fenced: bool = False, **fields: Any) -> None:
+    def _blame(self, lost: list[Hosted]) -> None:
+        """Of those that were in a batch, the one that had been for the longest time."""
+        busy = [hosted for hosted in lost if hosted.busy_since]
+        if not busy:
+            return
+        hosted = min(busy, key=lambda hosted: hosted.busy_since)
+        stage = hosted.stage
+        if self.offenders.blame(stage, f"epoch {hosted.epoch}, in {hosted.child.slot} of {hosted.child.log.parent}"):
+            text = f"{ENDS} processes ran out of memory in batches of {stage}. It has one of its own from now on."
+            self._events.write("stage-alone", text, stage=stage)
+
+    def _on_death(self, hosted: Hosted, why: str, how: str = "died", **fields: Any) -> None:
         stage, epoch = hosted.stage, hosted.epoch
         with self._lock:
-            young = time.monotonic() - hosted.started < YOUNG_S
+            young = time.monotonic() - hosted.started < YOUNG_S and how != "again"
             deaths = self._young_deaths.get(stage, 0) + 1 if young else 0
             self._young_deaths[stage] = deaths
         text = f"The driver of {stage} {why}; see {hosted.child.log}."
         self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM, **fields)
         wait_s = 0.0 if deaths < 2 else min(30.0, 0.5 * 2 ** (deaths - 2))
-        if fenced:
+        if how == "fenced":
             wait_s = max(wait_s, FENCED_WAIT_S)  # the record that names another is on its way
         if wait_s:
             threading.Timer(wait_s, self._report, (stage, epoch)).start()
