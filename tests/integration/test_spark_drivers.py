@@ -122,7 +122,7 @@ def test_a_stage_that_eats_the_memory_of_two_jvms_gets_one_of_its_own(spark, tmp
         goes_on(run, "out_1")
         assert {event["stage"] for event in run.all_events("stage-alone")} == {"out_1"}
         drivers = {stage: run.driver(stage) or {} for stage in STAGES}
-        assert [drivers[stage]["process"] for stage in STAGES] == ["driver", "driver", "out_1"]
+        assert [drivers[stage]["process"] for stage in STAGES] == ["driver", "driver", "alone-out_1"]
         assert len(pids(run)) == 2
     finally:
         traffic.stop()

@@ -214,7 +214,7 @@ def test_a_stage_in_whose_batches_processes_run_out_of_memory_gets_one_of_its_ow
     (told,) = wait_for(lambda: watched.told("stage-alone"))
     assert told["stage"] == "s1"
     assert watched.run("s0", 4)["pid"] == watched.run("s2", 4)["pid"] != watched.run("s1", 4)["pid"]
-    assert watched.children.status()["s1"]["process"] == "s1"
+    assert watched.children.status()["s1"]["process"] == "alone-s1"
 
 
 def test_a_stage_that_ended_for_no_fault_of_its_own_is_reported_at_once(watched: Watched):

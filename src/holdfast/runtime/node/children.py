@@ -44,7 +44,7 @@ HOW = {
     "again": "had to wait too long for a Python process of Spark's; it is started again",
 }
 DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
-#: Names of processes, and of their logs. A stage that has one of its own gives it its name.
+#: Names of processes, and of their logs. That of a stage which has one of its own is called alone-STAGE.
 DRIVER, STANDBY = "driver", "standby"
 
 
@@ -185,12 +185,13 @@ class Children:
 
     def _slot(self, stage: Asset, epoch: int) -> str:
         """In which process a stage is started."""
+        lone = f"alone-{stage}"
         if self.offenders.is_alone(stage):
-            return stage
+            return lone
         slot = self._standby_slot if epoch == WARM else DRIVER
         child = self.processes.get(slot)
         if child is not None and any(child.stages[ticket].stage == stage for ticket in child.stuck):
-            return stage  # Spark does not start a query twice in one JVM
+            return lone  # Spark does not start a query twice in one JVM
         return slot
 
     def _begin(self, stage: Asset, epoch: int) -> None:
@@ -302,7 +303,7 @@ class Children:
             if self.drivers.get(hosted.stage) is not hosted or self._closed.is_set():
                 return
             del self.drivers[hosted.stage]
-        if hosted.told_to_stop or hosted.finished or how == "stopped":
+        if hosted.told_to_stop or hosted.finished:
             text = f"The driver of {hosted.stage} has ended."
             self._events.write("stage-end", text, stage=hosted.stage, epoch=hosted.epoch)
             return
