@@ -212,6 +212,10 @@ class ScriptedSource(ScriptedRole):
         parts = cut(batch, ("key",), len(shards)) if batch.num_rows else []
         edges = {stage_edge(self.stage, u): ArrowRows([p]) for u, p in zip(shards, parts, strict=False)}
         number = driver.next_batch
+        if number == settings.get("odd_batch"):  # the second shard gets all its rows, with values of another type
+            odd = stage_edge(self.stage, shards[1])
+            texts = [part.set_column(2, "value", part["value"].cast(pa.string())) for part in edges[odd].batches]
+            edges[odd] = ArrowRows(texts)
         if number == settings.get("bad_batch"):  # the second shard gets a column of another type
             edges[stage_edge(self.stage, shards[1])] = ArrowRows([pa.record_batch({"ts": [1], "key": ["one"]})])
         assert self.loop is not None

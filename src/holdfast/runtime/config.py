@@ -198,6 +198,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for name, endpoint in self.endpoints.items():
             check_endpoint(endpoint, name)
         self.core()
+        self.keep()
         for key in ("busy_limit", "child_silence", "start_wait", "standby_delay", "watermark_jump"):
             duration_ns(getattr(self, key), key)
         if self.standby_driver not in ("shared", "own", "auto"):

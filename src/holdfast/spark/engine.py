@@ -25,6 +25,7 @@ from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
 from holdfast.spark.session import session
 from holdfast.spark.sink import run_options
+from holdfast.spark.tidy import KEEP, Keep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +41,8 @@ class SparkEngine:
         self.run = run_options(order)
         self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
         self.master: str = order.get("master") or "local[*]"
-        self.pipeline: Pipeline = load(file_of_run(source, self.directory))
+        self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
+        self.pipeline: Pipeline = load(file_of_run(source, self.directory, self.plan.file))
         name = f"holdfast {self.plan.pipeline} {order.get('node', '')}".strip()
         self._spark = session(name, self.master, order.get("conf") or {}, stages=len(self.plan.stages))
         gateway: Any = self._spark.sparkContext._gateway

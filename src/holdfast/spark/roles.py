@@ -23,7 +23,6 @@ from holdfast.spark.life import ChildRole
 from holdfast.spark.reasons import is_late_worker
 from holdfast.spark.sink import SinkStage, frames_of
 from holdfast.spark.stage import FeedingStage
-from holdfast.spark.tidy import KEEP, Keep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +54,7 @@ class Base:
         #: As whom the warm-up reads.
         self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
         self.watermark_jump_us = engine.watermark_jump_us
+        self.keep = engine.keep
         self.master = engine.master
         self.pipeline = engine.pipeline
         self.spark = engine.session(stage.id)

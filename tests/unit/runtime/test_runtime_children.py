@@ -1,4 +1,4 @@
-"""Driver processes: told what to do, watched, killed with all they started, reported when they die; and the diary."""
+"""Driver processes: told what to do, watched, killed with all they started, reported when they die."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.election import Standing
 from holdfast.core.node import WARM
-from holdfast.model import messages as m
-from holdfast.model.config import MS
 from holdfast.runtime.node import children as children_module
 from holdfast.runtime.node.child import Child, Hosted, cpu_of_sessions
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.events import EventLog
-from holdfast.runtime.node.pulse import Pulse
 
 CHILD = r"""
 import json, os, subprocess, sys, time
@@ -355,6 +351,38 @@ def test_a_process_that_cannot_be_started_is_reported_and_the_node_goes_on(watch
     wait_for(lambda: watched.died == [("s0", 2)])
 
 
+def test_without_threads_a_process_is_killed_reported_and_the_node_goes_on(watched: Watched, monkeypatch):
+    """Nobody would hear what it says, nor that it ends."""
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("child-"):
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(children_module, "SPAWN_RETRY_S", 0.05)
+    watched.children.start("s0", 1)
+    wait_for(lambda: ("s0", 1) in watched.died)
+    assert "s0" not in watched.children.drivers
+    assert any("can't start new thread" in event["text"] for event in watched.events.since(0))
+    monkeypatch.undo()
+    watched.children.start("s0", 2)
+    assert watched.heard("ready")["epoch"] in (1, 2)
+
+
+def test_a_look_at_processes_without_a_descriptor_does_not_end_the_watch(watched: Watched, monkeypatch):
+    def none(path: str = ".") -> list[str]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "listdir", none)
+    watched.children._measure([])
+    watched.mode = "work"
+    watched.children.start("s0", 1)
+    watched.children._measure([watched.children.drivers["s0"].child])
+    assert watched.busy == []
+
+
 def test_a_stopped_process_is_killed_and_reported(watched: Watched):
     os.kill(watched.run("s0", 1)["pid"], signal.SIGSTOP)
     wait_for(lambda: watched.died == [("s0", 1)])
@@ -433,48 +461,3 @@ def test_a_child_dies_with_its_node_and_with_it_what_it_started(tmp_path: Path):
     parent.wait()
     for pid in pids:
         wait_for(lambda pid=pid: gone(pid))
-
-
-class _Loop:
-    def __init__(self) -> None:
-        self.since = time.monotonic_ns()
-        self.failure = None
-
-    def clock(self) -> int:
-        return time.monotonic_ns()
-
-    def busy_ns(self) -> int:
-        return self.clock() - self.since
-
-
-class _Election:
-    standing = Standing.COORDINATOR
-    coordinator = "n0"
-    accepted = type("R", (), {"members": {"n0": 1, "n1": 1, "n2": 1}})()
-
-
-class _Node:
-    name = "n0"
-    config = type("C", (), {"heartbeat_ns": 100 * MS})()
-    detector = type("D", (), {"monitor": "n1"})()
-    election = _Election()
-
-
-def test_a_busy_node_is_spoken_for_until_it_counts_as_hung():
-    sent: list[tuple[str, m.Message]] = []
-    loop, node = _Loop(), _Node()
-    pulse = Pulse(loop, node, lambda to, message: sent.append((to, message)), 1_500 * MS)  # pyright: ignore
-    beat, heartbeat = m.Beat(term=1, version=2, commit=2), m.Heartbeat(life=1, version=2)
-    pulse.start()
-    for _ in range(20):  # it speaks for itself
-        pulse.saw(beat)
-        pulse.saw(heartbeat)
-        time.sleep(0.002)
-    assert pulse.sent == 0
-    wait_for(lambda: pulse.sent >= 3)  # then it is silent, and busy
-    assert set(sent) == {("n1", heartbeat), ("n1", beat), ("n2", beat)}
-    time.sleep(1.6)
-    before = pulse.sent
-    time.sleep(0.3)
-    assert pulse.sent == before  # it hangs
-    pulse.close()

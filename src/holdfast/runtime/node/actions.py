@@ -83,7 +83,7 @@ class Actions:
         process = self.process
         if process.loop is None:
             return {"name": process.name, "waiting": True}
-        found = self._ask(lambda node, now_ns: status(node))
+        found = self._ask(status)
         found["drivers"] = process.children.status() if process.children else {}
         found["finished"] = sorted(process.children.done) if process.children else []
         failures = process.children.failures if process.children else {}

@@ -64,7 +64,7 @@ class Children:
         on_busy: Callable[[Asset, int], None] | None = None,
         busy_period_s: float = 5.0,
         shared: bool = True,
-        offenders: Offenders | None = None,
+        alone: Path | None = None,
     ) -> None:
         self._command = command or DEFAULT_COMMAND
         self._order = order
@@ -78,7 +78,7 @@ class Children:
         self._busy_period_s = busy_period_s
         #: Where stages stand by: among those that run, or in a process for them.
         self._standby_slot = DRIVER if shared else STANDBY
-        self.offenders = offenders or Offenders(logs / "alone")
+        self.offenders = Offenders(alone or logs / "alone")
         #: How long a session took to come up here, the last time.
         self.session_s = COLD_S
         self._lock = threading.RLock()
@@ -197,10 +197,9 @@ class Children:
     def _begin(self, stage: Asset, epoch: int) -> None:
         what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
         self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
-        child: Child | None = None
         try:
             child = self._process(self._slot(stage, epoch))
-        except OSError as error:  # no memory or no files left: the node goes on, and so must the stage
+        except (OSError, RuntimeError) as error:  # no memory, files or threads: the node goes on, and so must the stage
             self.drivers.pop(stage, None)
             text = f"The driver of {stage} cannot be started: {error}."
             self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM)
@@ -216,10 +215,18 @@ class Children:
         if child is not None and child.process.poll() is None and not child.told_to_stop:
             return child
         child = Child(slot, self._command, self._order(), self._logs / f"{slot}.log")
+        try:
+            listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{slot}", daemon=True)
+            follower = threading.Thread(target=self._follow, args=(child, listener), name=f"child-{slot}", daemon=True)
+            listener.start()
+            follower.start()
+        except RuntimeError:  # nobody would hear what it says, nor that it ends
+            child.kill()
+            child.process.wait()
+            raise
         text = f"The {slot} process is started (pid {child.process.pid})."
         self._events.write("driver-start", text, process=slot, pid=child.process.pid)
         self.processes[slot] = child
-        threading.Thread(target=self._follow, args=(child,), name=f"child-{slot}", daemon=True).start()
         return child
 
     def _stop(self, hosted: Hosted) -> None:
@@ -232,7 +239,11 @@ class Children:
             if not child.promised and hosted.ticket in child.stages and child.process.poll() is None:
                 child.kill()  # it never spoke: nothing else would find out that it does not listen
 
-        threading.Timer(STOP_GRACE_S, look).start()
+        self._later(STOP_GRACE_S, look)
+
+    def _later(self, seconds: float, do: Callable[[], object]) -> None:
+        """By the thread that watches: when none is left to be started, this must work all the same."""
+        self._planned.append((time.monotonic() + seconds, do))
 
     # --- what they say
 
@@ -313,8 +324,6 @@ class Children:
 
     def _follow(self, child: Child, listener: threading.Thread) -> None:
         """Its exit ends it, not the end of its output: a JVM that outlives it may still hold the pipe."""
-        listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{child.slot}", daemon=True)
-        listener.start()
         code = child.process.wait()
         child.kill()  # what it left behind
         listener.join(1.0)
@@ -367,7 +376,7 @@ class Children:
         if how == "fenced":
             wait_s = max(wait_s, FENCED_WAIT_S)  # the record that names another is on its way
         if wait_s:
-            threading.Timer(wait_s, self._report, (stage, epoch)).start()
+            self._later(wait_s, lambda: self._report(stage, epoch))
         else:
             self._report(stage, epoch)
 
@@ -411,6 +420,12 @@ class Children:
             for child in processes:
                 self._look(child, stopped, now)
 
+    def _do_planned(self, now: float) -> None:
+        due = [one for one in self._planned if one[0] <= now]
+        for one in due:
+            self._planned.remove(one)
+            one[1]()
+
     def _look(self, child: Child, stopped: dict[int, float], now: float) -> None:
         pid = child.process.pid
         if child.is_stopped():
@@ -434,11 +449,13 @@ class Children:
                 child.used = now
             elif child.stuck or now - child.used > UNUSED_S:
                 child.end()
-                threading.Timer(STOP_GRACE_S, lambda child=child: child.process.poll() is None and child.kill()).start()
+                self._later(STOP_GRACE_S, lambda child=child: child.process.poll() is None and child.kill())
 
     def _measure(self, processes: list[Child]) -> None:
         """What stages have used of all cores; not while they start, which is work of another kind."""
-        used = cpu_of_sessions({child.process.pid for child in processes})
+        used: dict[int, int] = {}
+        with contextlib.suppress(OSError):  # no descriptor is left for a look
+            used = cpu_of_sessions({child.process.pid for child in processes})
         for child in processes:
             if child.process.pid in used and self._on_busy is not None:
                 for hosted in child.share(used[child.process.pid]):

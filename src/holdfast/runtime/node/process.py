@@ -47,7 +47,6 @@ from holdfast.runtime.net.links import Link
 from holdfast.runtime.net.security import NODE, Security, ear_of
 from holdfast.runtime.net.transport import Caller, Server
 from holdfast.runtime.node.actions import Actions
-from holdfast.runtime.node.alone import Offenders
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.desk import Desk
 from holdfast.runtime.node.events import EventLog
@@ -242,7 +241,7 @@ class NodeProcess:
             lambda stage, busy_ns: self.post(StageBusy(stage, busy_ns)),
             duration_ns(config.load_period, "load_period") / 1e9,
             shared=config.shares_driver,
-            offenders=Offenders(Path(config.dir) / "alone"),
+            alone=Path(config.dir) / "alone",
         )
         for name, endpoint in config.endpoints.items():
             if name != self.name:
@@ -497,6 +496,4 @@ class NodeProcess:
         found += [("messages_dropped", (name,), link.dropped) for name, link in self._links.items()]
         if self.spill is not None:
             found.append(("spill_bytes", (), self.spill.bytes))
-        if self.children is not None:
-            found += self.children.figures()
-        return found
+        return found + (self.children.figures() if self.children is not None else [])
