@@ -1,7 +1,9 @@
-"""A stage's process without Spark, as a node starts it: feeds deterministic rows, or reads edges into files.
+"""A driver process without Spark, as a node starts it: feeds deterministic rows, or reads edges into files.
 
 source   batches of what has appeared, through StageDriver; offsets are row numbers
 sink     a query that plans, reads, writes and commits as Structured Streaming does, into DIR/sink/
+
+Commands, events and the lives of stages are those of the real one; only what they stand on is another.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 import queue
-import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,39 +33,118 @@ from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
+from holdfast.spark.child import serve
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import Order, fetch
 from holdfast.spark.follower import GapFiles
+from holdfast.spark.hand_over import Say, StageFenced, Stopped
 
 
-def say(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+class ScriptedEngine:
+    """What the stages of this process share."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.dir = Path(order["dir"])
+        self.plan = msgspec.json.decode((self.dir / "plan.json").read_bytes(), type=Plan)
+        self.settings = json.loads((self.dir / "test.json").read_text())
+        self.config = msgspec.convert(order["core"], Config)
+        self.security = Security.load(order["secret_file"], order["tls"], order["deployment"])
+
+    def role(self, stage: str, stopping: threading.Event, say: Say) -> ScriptedRole:
+        kind = ScriptedSource if self.plan.stage(stage).kind == "source" else ScriptedSink
+        return kind(self, stage, stopping, say)
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=target, name=name, daemon=True)
+
+    def ask(self) -> None:
+        pass
+
+    def wait(self) -> int:
+        threading.Event().wait()
+        return 0
 
 
-class Commands:
-    """What the node says on stdin, after the first line. Its end is ours."""
+class ScriptedRole:
+    """A thread in the place of a query."""
 
-    def __init__(self) -> None:
-        self.order = json.loads(sys.stdin.readline())
-        self.finish = threading.Event()
-        self.stop = threading.Event()
-        self.go = threading.Event()
-        self.epoch = self.order["epoch"]
-        if self.epoch is not None:
-            self.go.set()
-        threading.Thread(target=self._listen, daemon=True).start()
+    def __init__(self, engine: ScriptedEngine, stage: str, stopping: threading.Event, say: Say) -> None:
+        self.engine = engine
+        self.dir, self.plan, self.settings, self.config = engine.dir, engine.plan, engine.settings, engine.config
+        self.stage = stage
+        self.say = say
+        self.stopping = stopping
+        self.finishing = threading.Event()
+        self.loop: MachineLoop | None = None
+        self.peer: Peer | None = None
+        self.query: ScriptedRole | None = None
+        self.failure: BaseException | None = None
+        self.done = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _listen(self) -> None:
-        for line in sys.stdin:
-            command = json.loads(line)
-            if "go" in command:
-                self.epoch = command["go"]
-                self.go.set()
-            if command.get("finish"):
-                self.finish.set()
-            if command.get("stop"):
-                os._exit(0)
-        os._exit(0)
+    def start(self, epoch: int) -> bool:
+        self.epoch = epoch
+        endpoints = self.engine.order["endpoints"]
+        self.peer = Peer(driver_of(self.stage, epoch), endpoints, self.engine.security, self._received)
+        self.record = ask_record(self.peer, sorted(endpoints))
+        if not self.open():
+            return False
+        self.query = self
+        self._thread.start()
+        return True
+
+    @property
+    def isActive(self) -> bool:
+        return self._thread.is_alive()
+
+    def exception(self) -> BaseException | None:
+        return self.failure
+
+    def _run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self.failure = error
+
+    def open(self) -> bool:
+        raise NotImplementedError
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def _received(self, source: str, message: Any) -> None:
+        if self.loop is not None:
+            self.loop.received(source, message)
+
+    def wait(self, seconds: float) -> None:
+        if self.stopping.wait(seconds):
+            raise Stopped(f"{self.stage} was told to stop")
+
+    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
+        pass
+
+    def finish(self) -> bool:
+        return False
+
+    def is_over(self) -> bool:
+        return self.done
+
+    def on_idle(self) -> None:
+        pass
+
+    def busy_s(self) -> float:
+        return 0.0
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._thread.join(5)
+
+    def close(self) -> None:
+        if self.loop is not None:
+            self.loop.stop()
+        if self.peer is not None:
+            self.peer.close()
 
 
 def ask_record(peer: Peer, names: list[str]) -> Record:
@@ -76,90 +157,80 @@ def ask_record(peer: Peer, names: list[str]) -> Record:
             if record.version:
                 return record
         time.sleep(0.05)
-    raise SystemExit("no node answers")
+    raise RuntimeError("no node answers")
 
 
-class ScriptedChild:
-    def __init__(self) -> None:
-        self.commands = Commands()
-        order = self.commands.order
-        self.dir = Path(order["dir"])
-        self.stage = order["stage"]
-        self.plan = msgspec.json.decode((self.dir / "plan.json").read_bytes(), type=Plan)
-        self.settings = json.loads((self.dir / "test.json").read_text())
-        self.config = msgspec.convert(order["core"], Config)
-        self.security = Security.load(order["secret_file"], order["tls"], order["deployment"])
-        self.loop: MachineLoop | None = None
-        if self.plan.stage(self.stage).kind == "source":
-            from holdfast.runtime.shards import cut
-            from support.source import rows
-
-            cut(rows(0, 10, 10), ("key",), 2)  # what a standby can do before it is needed
-        say("ready")
-        self.commands.go.wait()
-        self.epoch = self.commands.epoch
-        self.peer = Peer(driver_of(self.stage, self.epoch), order["endpoints"], self.security, self._received)
-        self.record = ask_record(self.peer, sorted(order["endpoints"]))
-        say("running", epoch=self.epoch)
-
-    def _received(self, source: str, message: Any) -> None:
-        if self.loop is not None:
-            self.loop.received(source, message)
-
-
-class ScriptedSource(ScriptedChild):
+class ScriptedSource(ScriptedRole):
     """Feeds what has appeared since the start of the test."""
 
-    def run(self) -> None:
+    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
         from holdfast.runtime.shards import cut
         from support.source import rows
 
+        cut(rows(0, 10, 10), ("key",), 2)  # what a standby can do before it is needed
+
+    def open(self) -> bool:
         spec = self.plan.topology.stage[self.stage]
-        effects: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        driver = StageDriver(spec, self.epoch, self.config, self.record, time.monotonic_ns())
-        self.loop = MachineLoop(driver, self.peer.send, on_effect=effects.put, on_crash=effects.put, name=self.stage)
+        self.effects: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.driver = StageDriver(spec, self.epoch, self.config, self.record, time.monotonic_ns())
+        assert self.peer is not None
+        send, put = self.peer.send, self.effects.put
+        self.loop = MachineLoop(self.driver, send, on_effect=put, on_crash=put, name=self.stage)
         self.loop.start()
-        opened = self._wait(effects, Opened)
-        at = opened.commit.offsets[1] if opened.commit else 0
-        if opened.commit and opened.commit.watermark >= WATERMARK_MAX:
-            say("finished")
-            return
-        rate, settings = self.settings["rate"], self.settings
+        opened = self._wait(Opened)
+        self.at = opened.commit.offsets[1] if opened.commit else 0
+        return not (opened.commit and opened.commit.watermark >= WATERMARK_MAX)
+
+    def finish(self) -> bool:
+        self.finishing.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+    def work(self) -> None:
         while True:
-            finishing = self.commands.finish.is_set()
-            end = self._available(rate)
-            batch = rows(at, end, rate, settings.get("keys", 50), settings.get("huge", -1))
-            low = to_micros(driver.watermark)
-            times = batch.column("ts").view(pa.int64()).to_numpy()
-            if len(times) and times.min() < low:
-                raise SystemExit(f"late rows in a source that has none: {times.min()} < {low}")
-            parts = cut(batch, ("key",), len(spec.shards)) if batch.num_rows else []
-            edges = {stage_edge(self.stage, u): ArrowRows([p]) for u, p in zip(spec.shards, parts, strict=False)}
-            number = driver.next_batch
-            if number == settings.get("bad_batch"):  # the second shard gets a column of another type
-                edges[stage_edge(self.stage, spec.shards[1])] = ArrowRows(
-                    [pa.record_batch({"ts": [1], "key": ["one"]})]
-                )
-            if number == settings.get("odd_batch"):  # the second shard gets all its rows, with values of another type
-                odd = stage_edge(self.stage, spec.shards[1])
-                texts = [part.set_column(2, "value", part["value"].cast(pa.string())) for part in edges[odd].batches]
-                edges[odd] = ArrowRows(texts)
-            self.loop.post(
-                RunBatch(
-                    batch=number,
-                    parts=edges,
-                    offsets=(at, end),
-                    event_time_max=to_core(int(times.max())) if len(times) else WATERMARK_MIN,
-                    final=finishing,
-                )
-            )
-            self._wait(effects, BatchDone)
-            say("batch", progress={"batchId": number, "numInputRows": end - at})
-            at = end
+            finishing = self.finishing.is_set()
+            self._run_batch(self._available(self.settings["rate"]), finishing)
             if finishing:
-                say("finished")
                 return
-            self.commands.finish.wait(settings.get("trigger_ms", 30) / 1e3)
+            if self.stopping.is_set():
+                raise Stopped(f"{self.stage} was told to stop")
+            self.finishing.wait(self.settings.get("trigger_ms", 30) / 1e3)
+
+    def _run_batch(self, end: int, finishing: bool) -> None:
+        from holdfast.runtime.shards import cut
+        from support.source import rows
+
+        at, driver, settings = self.at, self.driver, self.settings
+        batch = rows(at, end, settings["rate"], settings.get("keys", 50), settings.get("huge", -1))
+        low = to_micros(driver.watermark)
+        times = batch.column("ts").view(pa.int64()).to_numpy()
+        if len(times) and times.min() < low:
+            raise RuntimeError(f"late rows in a source that has none: {times.min()} < {low}")
+        shards = driver.spec.shards
+        parts = cut(batch, ("key",), len(shards)) if batch.num_rows else []
+        edges = {stage_edge(self.stage, u): ArrowRows([p]) for u, p in zip(shards, parts, strict=False)}
+        number = driver.next_batch
+        if number == settings.get("odd_batch"):  # the second shard gets all its rows, with values of another type
+            odd = stage_edge(self.stage, shards[1])
+            texts = [part.set_column(2, "value", part["value"].cast(pa.string())) for part in edges[odd].batches]
+            edges[odd] = ArrowRows(texts)
+        if number == settings.get("bad_batch"):  # the second shard gets a column of another type
+            edges[stage_edge(self.stage, shards[1])] = ArrowRows([pa.record_batch({"ts": [1], "key": ["one"]})])
+        assert self.loop is not None
+        self.loop.post(
+            RunBatch(
+                batch=number,
+                parts=edges,
+                offsets=(at, end),
+                event_time_max=to_core(int(times.max())) if len(times) else WATERMARK_MIN,
+                final=finishing,
+            )
+        )
+        self._wait(BatchDone)
+        self.say("batch", progress={"batchId": number, "numInputRows": end - at})
+        self.at = end
 
     def _available(self, rate: int) -> int:
         """Rows that have appeared; a source that was closed has no more than it had then."""
@@ -169,47 +240,55 @@ class ScriptedSource(ScriptedChild):
         began = float((self.dir / "began").read_text())
         return int((time.time() - began) * rate)
 
-    def _wait(self, effects: queue.SimpleQueue[Any], kind: type) -> Any:
+    def _wait(self, kind: type) -> Any:
         while True:
-            effect = effects.get()
+            try:
+                effect = self.effects.get(timeout=0.1)
+            except queue.Empty:
+                if self.stopping.is_set():
+                    raise Stopped(f"{self.stage} was told to stop") from None
+                continue
             if isinstance(effect, StageFailed):
-                say("failed", text=effect.reason)
-                sys.stdout.flush()
-                os._exit(3)
+                raise StageFenced(f"{self.stage} may not go on", reason=effect.reason, detail=effect.detail)
             if isinstance(effect, BaseException):
                 raise effect
             if isinstance(effect, kind):
                 return effect
 
 
-class ScriptedSink(ScriptedChild):
+class ScriptedSink(ScriptedRole):
     """Writes one file per batch. Offsets are planned on disk first; a batch that is written twice is the same."""
 
-    def run(self) -> None:
+    def open(self) -> bool:
         self.out = self.dir / "sink"
         self.out.mkdir(exist_ok=True)
-        spec = next(r for r in self.plan.topology.readers if r.id == self.stage)
-        start = dict.fromkeys(spec.edges, 0)
-        batch = 0
-        while (self.out / f"commit-{batch}").exists():
-            start = json.loads((self.out / f"plan-{batch}").read_text())
-            batch += 1
-        reader = Reader(spec, self.epoch, self.plan.topology, self.config, self.record, start, time.monotonic_ns())
+        self.spec = next(r for r in self.plan.topology.readers if r.id == self.stage)
+        self.start_at = dict.fromkeys(self.spec.edges, 0)
+        self.batch = 0
+        while (self.out / f"commit-{self.batch}").exists():
+            self.start_at = json.loads((self.out / f"plan-{self.batch}").read_text())
+            self.batch += 1
+        topology, now_ns = self.plan.topology, time.monotonic_ns()
+        reader = Reader(self.spec, self.epoch, topology, self.config, self.record, self.start_at, now_ns)
+        assert self.peer is not None
         self.loop = MachineLoop(reader, self.peer.send, disk=GapFiles(self.dir), name=self.stage)
         self.loop.start()
+        return not (self.out / "ended").exists()
+
+    def work(self) -> None:
+        assert self.loop is not None
+        start, batch = self.start_at, self.batch
         ended: dict[str, bool] = {}
-        if (self.out / "ended").exists():
-            say("finished")
-            return
         while True:
             while (self.dir / "hold").exists():  # a sink that is down
-                time.sleep(0.02)
+                self.wait(0.02)
+            self.wait(0)
             planned = self.out / f"plan-{batch}"
             if not planned.exists():
                 latest = self.loop.ask(lambda r, now: r.latest())
                 self._commit(start)
                 if latest == start:
-                    time.sleep(0.01)
+                    self.wait(0.01)
                     continue
                 _write(planned, json.dumps(latest).encode())
             end = json.loads(planned.read_text())
@@ -223,13 +302,14 @@ class ScriptedSink(ScriptedChild):
                         rows_read += rows.num_rows
             os.replace(self.out / f"batch-{batch}.new", self.out / f"batch-{batch}")
             (self.out / f"commit-{batch}").touch()
-            say("batch", progress={"batchId": batch, "numInputRows": rows_read}, at=time.time())
+            self.say("batch", progress={"batchId": batch, "numInputRows": rows_read}, at=time.time())
             start, batch = end, batch + 1
-            if len(ended) == len(spec.edges):
+            if len(ended) == len(self.spec.edges):
                 self._commit(start)
                 (self.out / "ended").touch()
                 time.sleep(0.2)
-                say("finished")
+                self.done = True
+                self.stopping.wait()  # until its life has seen it
                 return
 
     def _commit(self, start: dict[str, int]) -> None:
@@ -247,18 +327,19 @@ class ScriptedSink(ScriptedChild):
             return reader.pieces(start, end), [edge for edge, mark in last.items() if mark >= WATERMARK_MAX]
 
         while (found := self.loop.ask(look)) is None:
-            time.sleep(0.01)
+            self.wait(0.01)
         return found
 
     def _fetch(self, piece: Piece) -> list[pa.RecordBatch]:
         assert self.loop is not None
         record = self.loop.ask(lambda reader, now: reader.record)
         place = record.places[piece.shard]
+        given = self.engine.order
         order = Order(
             run=Run(
-                endpoints=self.peer.endpoints,
-                secret_file=self.commands.order["secret_file"],
-                tls=self.commands.order["tls"],
+                endpoints=given["endpoints"],
+                secret_file=given["secret_file"],
+                tls=given["tls"],
                 deployment=self.plan.query,
             ),
             consumer=self.stage,
@@ -302,15 +383,5 @@ def read_sink(path: Path) -> dict[str, list[pa.RecordBatch]]:
     return found
 
 
-def main() -> None:
-    with_kind = ScriptedChild()
-    kind = with_kind.plan.stage(with_kind.stage).kind
-    # the order is on stdin, and can be read once
-    with_kind.__class__ = ScriptedSource if kind == "source" else ScriptedSink
-    with_kind.run()  # pyright: ignore[reportAttributeAccessIssue]
-    sys.stdout.flush()
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    serve(ScriptedEngine)

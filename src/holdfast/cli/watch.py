@@ -110,9 +110,15 @@ def unprotected(places: dict[str, Any], nodes: dict[str, Any]) -> list[str]:
                 found.append(f"{asset} has no backup")
         elif place["backup"] and asset not in nodes.get(name_of(place["primary"] or ""), {}).get("finished", []):
             driver = nodes.get(name_of(place["backup"]), {}).get("drivers", {}).get(asset, {})
-            if (driver.get("last") or {}).get("event") != "ready":
-                found.append(f"the standby of {asset} on {name_of(place['backup'])} is not ready yet")
+            if driver.get("warmth") != "warm":
+                found.append(f"the standby of {asset} on {name_of(place['backup'])} is {standby(driver)}")
     return found
+
+
+def standby(driver: dict[str, Any]) -> str:
+    """How warm a standby is, and about what a take-over would cost now."""
+    cost = f", {driver['take_over_s']:g} s" if "take_over_s" in driver else ""
+    return f"{driver.get('warmth', 'cold')}{cost}"
 
 
 def status_view(pipeline: str, status: dict[str, Any]) -> Group:
@@ -145,10 +151,11 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             progress = last.get("progress") or {}
             state = "finished" if asset in home.get("finished", []) else last.get("event", "starting")
             state = "failing" if asset in home.get("failures", {}) else state
+            guard = nodes.get(name_of(place["backup"] or ""), {}).get("drivers", {}).get(asset, {})
             stages.add_row(
                 asset,
                 primary or "-",
-                place["backup"] or "-",
+                f"{place['backup']} ({standby(guard)})" if place["backup"] else "-",
                 str(place["epoch"]),
                 state,
                 *(_number(progress.get(name)) for name in ("batchId", "processedRowsPerSecond")),

@@ -1,7 +1,7 @@
 """How busy a copy keeps its node: nanoseconds of a core per second, smoothed so that a burst counts for its share only.
 
 The core has no clock for work. An operator counts what it has worked (`Operator.busy_ns`: measured on real nodes,
-modelled in the simulator), a driver says what a stage's process has used, and a gauge looks at that total now and then.
+modelled in the simulator), a driver says what a stage has used, and a gauge looks at that total now and then.
 """
 
 from __future__ import annotations

@@ -144,14 +144,14 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildDied(msgspec.Struct, frozen=True, array_like=True):
-    """The process of a stage's driver on this node is dead, or has been silent too long."""
+    """A stage's driver on this node is dead, with its process or alone, or has been silent too long."""
 
     stage: Asset
     epoch: int
 
 
 class StageBusy(msgspec.Struct, frozen=True, array_like=True):
-    """What the process of a stage's driver on this node has used of all cores since it started."""
+    """What a stage's driver on this node has used of all cores since it started: its share of its process."""
 
     stage: Asset
     busy_ns: int

@@ -6,6 +6,7 @@ are checked by the core's own rules; all errors name the setting.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -25,6 +26,8 @@ _TIME_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 *
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 #: As `state/pages.py` has them, which a process without state should not have to load.
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 4 << 10, 1 << 20
+#: On a machine with fewer cores a second JVM for standbys would take them from the first.
+SHARED_CORES = 8
 _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 
 
@@ -63,12 +66,16 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     start_wait: str = "30 s"
     #: While one long step keeps a node busy, its heartbeats go on for at most this time. Then it counts as hung.
     busy_limit: str = "5 s"
-    #: A stage's process that is frozen, or that stops sending its reports, is killed after this time.
+    #: A driver process that is frozen, or that stops sending its reports, is killed after this time.
     child_silence: str = "5 s"
     #: Keep a warm Spark driver of every stage on a second node.
     standby: bool = False
-    #: Wait this long before starting a standby's JVM, so that it does not slow down what takes over from a dead node.
+    #: Wait this long before starting a standby's JVM, so that it does not slow down what takes over from a dead node; a
+    #: quarter of it where the JVM runs already.
     standby_delay: str = "8 s"
+    #: Where the standbys on this node are: "shared" (in the process of the stages that run here), "own" (in a second
+    #: process, so that they outlive the first one, for the memory of another JVM) or "auto" (shared below 8 cores).
+    standby_driver: str = "auto"
 
     # --- State and queues
     #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node) or "none".
@@ -112,7 +119,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     imbalance: int = 15
 
     # --- Stages
-    #: Command that starts a stage's process.
+    #: Command that starts a driver process.
     child_command: list[str] = []
     #: Spark's master for the stages that run on this node.
     master: str = "local[*]"
@@ -170,6 +177,12 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return seconds, size_bytes(self.late_keep_size, "late_keep_size")
 
     @property
+    def shares_driver(self) -> bool:
+        """Do standbys share the process of the stages that run here?"""
+        few = (os.cpu_count() or 1) < SHARED_CORES
+        return self.standby_driver == "shared" or (self.standby_driver == "auto" and few)
+
+    @property
     def home(self) -> Path:
         """This node's own directory."""
         return Path(self.dir) / "nodes" / self.name
@@ -185,9 +198,15 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for name, endpoint in self.endpoints.items():
             check_endpoint(endpoint, name)
         self.core()
+        self.keep()
         for key in ("busy_limit", "child_silence", "start_wait", "standby_delay", "watermark_jump"):
             duration_ns(getattr(self, key), key)
-        self.keep()
+        if self.standby_driver not in ("shared", "own", "auto"):
+            raise ConfigError(
+                "setting 'standby_driver' cannot be used",
+                detail=f"It is {self.standby_driver!r}.",
+                hint='Write "shared", "own" or "auto".',
+            )
         page, limit = size_bytes(self.page, "page"), size_bytes(self.state_limit, "state_limit")
         if page & (page - 1) or not PAGE_BYTES_MIN <= page <= PAGE_BYTES_MAX:
             raise ConfigError(

@@ -1,13 +1,23 @@
-"""The process of one stage: `python -m holdfast.spark.child`, started by a node, one JSON object on stdin.
+"""A driver process: `python -m holdfast.spark.child`, started by a node. One JVM, and any number of stages in it.
 
-    in    {"stage", "node", "endpoints", "secret_file", "tls", "dir", "epoch" (null: stand by), "master", "conf"}
-          then {"go": epoch}, {"finish": true}, {"stop": true}; the end of stdin ends this process at once
-    out   {"event": "ready" | "running" | "alive" | "batch" | "late" | "bad" | "ahead" | "waiting" | "failed" |
-          "finished", …}
-    exit  0 told to stop, or finished; 3 fenced; anything else: it died
+    in    first what all its stages share: {"node", "endpoints", "secret_file", "tls", "deployment", "dir", "plan",
+          "master", "conf", "core", "watermark_jump_us"}; then commands, one a line:
+          {"do": "warm", "stage", "ticket"}          let this stage stand by
+          {"do": "run", "stage", "ticket", "epoch"}  run it at this epoch (the standby of this ticket, if there is one)
+          {"do": "finish", "ticket"}                 read what is there, seal a last batch, end
+          {"do": "stop", "ticket"}                   end; without a ticket: all of them, and this process
+          the end of stdin ends this process at once
+    out   {"event": "alive"}, and of each stage {"event", "stage", "ticket", "epoch" (0: it stands by), …}:
+          session, planned, ready (how warm a standby is), running, busy (a batch takes more than a moment), batch,
+          late, bad, ahead, waiting, failed, finished, stuck (it should end, and does not), and at last ended:
+          {"how": "stopped" | "finished" | "fenced" | "died" | "again" (for no fault of its own)}
+    exit  0 told to stop; 1 its JVM is gone or never came; 5 the same, for want of memory; anything else: it died. All
+          its stages end with it
 
-Only JSON goes to stdout: what Spark and its JVM print is sent to stderr, which the node keeps in a log. "alive" is said
-from the beginning, and once there is a JVM only while it answers, so that the node finds one that hangs.
+A ticket is one start of a stage in this process. A stage that was stopped or has failed is started again under another
+ticket, and always at a higher epoch. Only JSON goes to stdout: what Spark and its JVM print is sent to stderr, which
+the node keeps in a log. "alive" is said from the beginning, and once there is a JVM only while it answers, so that the
+node finds one that hangs.
 """
 
 from __future__ import annotations
@@ -17,30 +27,31 @@ import json
 import os
 import queue
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.core.node import WARM
+from holdfast.errors import check
 from holdfast.model.ids import Asset
-from holdfast.model.plan import Plan, StagePlan, digest
-from holdfast.runtime.config import read_plan
-from holdfast.spark.hand_over import StageFenced, Stopped
+from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
+from holdfast.spark.life import STOP_S_MAX, Engine, StageLife
 from holdfast.spark.reasons import Reason
 
-LOOK_S = 0.1
 ALIVE_S = 1.0
 #: A JVM that has not come up after so long hangs.
 SESSION_S_MAX = 180.0
-STOPPED, DIED, FENCED, ORPHANED = 0, 1, 3, 4
+EXIT_STOPPED, EXIT_DIED, EXIT_ORPHANED = 0, 1, 4
+#: How a JVM ends that is out of memory: by its own option, or by Spark.
+JVM_OUT_OF_MEMORY = (3, 52)
 
 
 #: What a person reads about an event, in the node's event log.
 _TEXTS = {
+    "session": "A standby of {stage} has a Spark session, {seconds} s after it was wanted.",
+    "planned": "A standby of {stage} has planned its query.",
     "ready": "A standby of {stage} is warm after {seconds} s.",
     "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
     "late": "{rows} rows of batch {batch} of {stage} came too late.",
@@ -49,6 +60,7 @@ _TEXTS = {
     "waiting": "{stage} waits for {what}. {detail}",
     "failed": "{what}. {detail}",
     "finished": "{stage} has read and handed over everything.",
+    "stuck": "{stage} should have ended {seconds:g} s ago, and has not. It is left behind; the other stages go on.",
 }
 
 
@@ -67,164 +79,131 @@ class Mouth:
             self._out.flush()
 
 
-class Ears:
-    """What the node says after the first line."""
+class DriverProcess:
+    """`make` makes what the stages stand on, from the first line of stdin; it may take long."""
 
-    def __init__(self) -> None:
-        self.go: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.finish = threading.Event()
-        self.stop = threading.Event()
+    def __init__(self, mouth: Mouth, make: Callable[[dict[str, Any]], Engine]) -> None:
+        self.mouth = mouth
+        self._make = make
+        self._lives: dict[int, StageLife] = {}
+        #: Stages on their way from the thread that listens to the one that starts them.
+        self._new: queue.SimpleQueue[StageLife | None] = queue.SimpleQueue()
+        self._epochs: dict[Asset, int] = {}
+        self._turn = threading.Lock()
+        self._began = time.monotonic()
+        self._kills_before = kills_for_memory()
+        self._engine: Engine | None = None
+        self._ending = threading.Event()
 
-    def is_told(self) -> bool:
-        """To go, or to stop."""
-        return self.stop.is_set() or not self.go.empty()
+    # --- commands, on the thread that listens
 
-    def listen(self) -> None:
-        for line in sys.stdin:
+    def listen(self, lines: TextIO) -> None:
+        for line in lines:
             try:
                 told = json.loads(line)
             except ValueError:
                 continue
-            if told.get("go"):
-                self.go.put(int(told["go"]))
-            if told.get("finish"):
-                self.finish.set()
-            if told.get("stop"):
-                self.stop.set()
-                threading.Timer(8.0, os._exit, (STOPPED,)).start()  # a JVM that hangs must not keep it
-        os._exit(ORPHANED)  # the node is gone
+            try:
+                self.obey(told)
+            except BaseException:  # whoever listens no more must not look as if it did
+                traceback.print_exc()
+                os._exit(EXIT_DIED)
+        os._exit(EXIT_ORPHANED)  # the node is gone
 
+    def obey(self, told: dict[str, Any]) -> None:
+        life = self._lives.get(told.get("ticket", 0))
+        match told.get("do"):
+            case "run":
+                self._run(life, told)
+            case "warm":
+                self._begin(StageLife(told["ticket"], told["stage"], WARM, self.mouth.say))
+            case "finish" if life is not None:
+                life.finish.set()
+            case "stop" if "ticket" not in told:
+                self._ending.set()
+                threading.Timer(STOP_S_MAX, os._exit, (EXIT_STOPPED,)).start()  # a JVM that hangs must not keep it
+                for one in list(self._lives.values()):
+                    one.stop()
+                self._new.put(None)
+            case "stop" if life is not None:
+                life.stop()
 
-def _plan(path: Path, known: str) -> Plan:
-    """The plan on disk, which must be the one that the node runs."""
-    plan = read_plan(path)
-    if known and digest(plan) != known:
-        raise ConfigError(
-            "the plan was changed while it runs",
-            detail=f"{path} has the digest {digest(plan)}, the node runs {known}.",
-            hint="Put the old plan.json back, or start anew in another --dir.",
+    def _run(self, life: StageLife | None, told: dict[str, Any]) -> None:
+        stage, epoch = told["stage"], int(told["epoch"])
+        check(
+            epoch > self._epochs.get(stage, WARM), "a stage was started twice at one epoch", f"{stage}, epoch {epoch}"
         )
-    return plan
+        self._epochs[stage] = epoch
+        if life is None or not life.go(epoch):
+            self._begin(StageLife(told["ticket"], stage, epoch, self.mouth.say))
 
+    def _begin(self, life: StageLife) -> None:
+        self._lives = {t: one for t, one in self._lives.items() if not one.over.is_set()}
+        self._lives[life.ticket] = life
+        self._new.put(life)
 
-class StageProcess:
-    def __init__(self, order: dict[str, Any], mouth: Mouth, ears: Ears) -> None:
-        self.order = order
-        self.stage_id: Asset = order["stage"]
-        self.directory = Path(order["dir"]).resolve()
-        self.mouth = mouth
-        self.ears = ears
-        self.plan = _plan(self.directory / "plan.json", order.get("plan", ""))
-        self.stage: StagePlan = self.plan.stage(self.stage_id)
-        self.began = time.monotonic()
-        #: Asks the JVM something, when there is one.
-        self.ask_jvm: Callable[[], Any] | None = None
-        self.jvm_gone = threading.Event()
+    # --- the process, on its first thread
 
-    def say(self, event: str, **fields: Any) -> None:
-        self.mouth.say(event, stage=self.stage_id, **fields)
-
-    def run(self) -> int:
-        from holdfast.spark.roles import role_of
-
+    def run(self, order: dict[str, Any]) -> int:
+        """Until it is told to stop."""
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
-        self._take_over_run()
-        role = role_of(self.plan, self.stage, self.directory, self.order, self.say)
-        self.ask_jvm = role.ask_jvm
-        epoch = self.order.get("epoch")
-        if epoch is None:
-            with tempfile.TemporaryDirectory(prefix="holdfast-warm-") as scratch:
-                role.warm_up(Path(scratch), self.ears.is_told)
-            self.say("ready", seconds=round(time.monotonic() - self.began, 1))
-            epoch = self._wait_for_go()
-            if epoch is None:
-                return STOPPED
-        began = time.monotonic()
-        if not role.start(epoch):
-            self.say("finished", epoch=epoch, before=True)
-            return STOPPED
-        self.say("running", epoch=epoch, seconds=round(time.monotonic() - began, 2))
-        return self._watch(role, epoch)
+        try:
+            engine = self._engine = self._make(order)
+        except BaseException as error:
+            traceback.print_exc()
+            self._lose(error)
+            return EXIT_STOPPED if self._ending.is_set() else EXIT_DIED
+        threading.Thread(target=self._follow, args=(engine,), name="follow", daemon=True).start()
+        while (life := self._new.get()) is not None:
+            engine.thread(lambda life=life: life.run(engine, self._turn), f"stage-{life.stage}").start()
+        for one in list(self._lives.values()):
+            one.over.wait()
+        return EXIT_STOPPED
 
-    def _take_over_run(self) -> None:
-        """Go to where `run` was called, where relative paths of sources and sinks start; and know the user's file."""
-        with contextlib.suppress(OSError, ValueError):
-            run = json.loads((self.directory / "run.json").read_text())
-            self.order.setdefault("source", run.get("source"))
-            if run.get("cwd"):
-                os.chdir(run["cwd"])
+    def _lose(self, error: BaseException) -> None:
+        """No stage of this process can go on."""
+        for life in list(self._lives.values()):
+            if not life.over.is_set():
+                life.say("failed", **Reason(life.stage, error).fields())
 
-    def _wait_for_go(self) -> int | None:
-        while not self.ears.stop.is_set():
-            with contextlib.suppress(queue.Empty):
-                return self.ears.go.get(timeout=0.1)
-            if self.jvm_gone.is_set():
-                raise HoldfastError(f"the standby of {self.stage_id} has lost its JVM")
-        return None
-
-    def _watch(self, role: Any, epoch: int) -> int:
-        """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        finishing = False
-        while True:
-            active = role.query.isActive  # fails at once if the JVM is dead
-            if self.ears.stop.is_set():
-                role.stop()
-                return STOPPED
-            if not active:
-                return self._ended(role, epoch)
-            if role.is_over():
-                role.stop()
-                self.say("finished", epoch=epoch)
-                return STOPPED
-            if self.ears.finish.is_set() and not finishing:
-                finishing = True
-                if role.finish():
-                    self.say("finished", epoch=epoch)
-                    return STOPPED
-            role.on_idle()
-            time.sleep(LOOK_S)
+    def _follow(self, engine: Engine) -> None:
+        """Stages end with their JVM, at once: who waited for an answer of it might wait long."""
+        code = engine.wait()
+        if not self._ending.is_set():
+            self._lose(ConnectionError(f"Answer from Java side is empty: it has ended with code {code}"))
+            sys.stderr.flush()
+            killed = code < 0 and kills_for_memory() > self._kills_before
+            os._exit(OUT_OF_MEMORY if killed or code in JVM_OUT_OF_MEMORY else EXIT_DIED)
 
     def _pulse(self) -> None:
         """On a thread of its own: starting, finishing and stopping may take long, and is not to be killed for it."""
-        try:
-            while self.ask_jvm is not None or time.monotonic() - self.began < SESSION_S_MAX:
-                if self.ask_jvm is not None:
-                    self.ask_jvm()  # hangs as long as the JVM does
-                self.say("alive")
+        with contextlib.suppress(Exception):
+            while self._engine is not None or time.monotonic() - self._began < SESSION_S_MAX:
+                if self._engine is not None:
+                    self._engine.ask()  # hangs as long as the JVM does
+                self.mouth.say("alive")
                 time.sleep(ALIVE_S)
-        except Exception:
-            self.jvm_gone.set()
-
-    def _ended(self, role: Any, epoch: int) -> int:
-        error = role.failure or role.query.exception()
-        if isinstance(error, Stopped):
-            return STOPPED
-        if error is None:
-            error = HoldfastError(f"stage {self.stage_id}: its query ended by itself")
-        raise error
 
 
-def main() -> None:
+def serve(make: Callable[[dict[str, Any]], Engine]) -> None:
+    """Be a driver process. Never returns."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints, prints into the log
-    mouth, ears = Mouth(out), Ears()
+    process = DriverProcess(Mouth(out), make)
     first = sys.stdin.readline()
     if not first:
-        os._exit(ORPHANED)
-    order = json.loads(first)
-    threading.Thread(target=ears.listen, name="stdin", daemon=True).start()
-    try:
-        code = StageProcess(order, mouth, ears).run()
-    except StageFenced as error:
-        mouth.say("failed", **Reason(order["stage"], error).fields())
-        code = FENCED
-    except BaseException as error:
-        traceback.print_exc()
-        mouth.say("failed", **Reason(order["stage"], error).fields())
-        code = STOPPED if ears.stop.is_set() else DIED
+        os._exit(EXIT_ORPHANED)
+    threading.Thread(target=process.listen, args=(sys.stdin,), name="stdin", daemon=True).start()
+    code = process.run(json.loads(first))
     sys.stderr.flush()
     os._exit(code)  # the JVM ends with our stdin to it; its shutdown hooks are not waited for
 
 
+def _spark(order: dict[str, Any]) -> Engine:
+    from holdfast.spark.engine import SparkEngine
+
+    return SparkEngine(order)
+
+
 if __name__ == "__main__":
-    main()
+    serve(_spark)

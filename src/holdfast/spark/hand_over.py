@@ -89,12 +89,20 @@ class StageHandOver:
     """One life of a stage's driver."""
 
     def __init__(
-        self, plan: Plan, stage: Asset, epoch: int, endpoints: dict[Name, str], security: Security, say: Say
+        self,
+        plan: Plan,
+        stage: Asset,
+        epoch: int,
+        endpoints: dict[Name, str],
+        security: Security,
+        say: Say,
+        stopping: threading.Event | None = None,
     ) -> None:
         self.stage = stage
         self.epoch = epoch
         self.say = say
-        self.stopping = threading.Event()
+        #: Set: give up waiting.
+        self.stopping = stopping or threading.Event()
         self._effects: queue.SimpleQueue[Effect | BaseException] = queue.SimpleQueue()
         self._loop: MachineLoop | None = None
         self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received, self._troubled)

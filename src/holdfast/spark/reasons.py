@@ -18,6 +18,15 @@ _NO_JVM = ("Py4JNetworkError", "Answer from Java side is empty", "Connection ref
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
 
 
+#: Spark waits 10 s for a Python process that it has started, whatever the machine is doing.
+_LATE_WORKER = "Python worker failed to connect back"
+
+
+def is_late_worker(error: BaseException) -> bool:
+    """Was it only that a Python process did not come up in time?"""
+    return _LATE_WORKER in _text(error)
+
+
 class Reason:
     """`what` is one line; `detail` the file, column or Spark's own words."""
 

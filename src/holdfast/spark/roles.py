@@ -1,4 +1,4 @@
-"""What the process of a stage does, by kind of stage: build the user's DataFrame, warm it up, start it, end it."""
+"""What a driver does for a stage, by kind of stage: build the user's DataFrame, warm it up, start it, end it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import Consumer
-from holdfast.model.plan import NEVER_US, Plan, StagePlan, edges_of
-from holdfast.pipeline import Pipeline, load, stage_frame, stage_function, stage_writer
+from holdfast.model.plan import NEVER_US, StagePlan, edges_of
+from holdfast.pipeline import stage_frame, stage_function, stage_writer
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
-from holdfast.pipeline.load import file_of_run
-from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import Say, StageHandOver
-from holdfast.spark.session import session
-from holdfast.spark.sink import SinkStage, frames_of, run_options
+from holdfast.spark.life import ChildRole
+from holdfast.spark.reasons import is_late_worker
+from holdfast.spark.sink import SinkStage, frames_of
 from holdfast.spark.stage import FeedingStage
-from holdfast.spark.tidy import KEEP, Keep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from holdfast.spark.engine import SparkEngine
 
 #: Group in Spark from this many rows a batch on: where the driver is the cluster, collecting costs less for longer.
 SPARK_ROWS_LOCAL, SPARK_ROWS_CLUSTER = 2_000_000, 200_000
@@ -36,62 +36,28 @@ WARM_BATCHES = 8
 WARM_S_MAX = 30.0
 
 
-class ChildRole(Protocol):
-    @property
-    def query(self) -> Any: ...
-
-    @property
-    def failure(self) -> BaseException | None: ...
-
-    def ask_jvm(self) -> None:
-        """Returns if the JVM answers."""
-        ...
-
-    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
-        """Run the very plan a few times, handing nothing over: a driver that did so starts within a second.
-
-        Ends early when somebody is `told` to do something else.
-        """
-        ...
-
-    def start(self, epoch: int) -> bool:
-        """False: the stage was finished before."""
-        ...
-
-    def finish(self) -> bool:
-        """Told to finish; true: it has."""
-        ...
-
-    def is_over(self) -> bool: ...
-    def on_idle(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-def role_of(plan: Plan, stage: StagePlan, directory: Path, order: dict[str, Any], say: Say) -> ChildRole:
-    base = Base(plan, stage, directory, order, say)
+def role_of(engine: SparkEngine, stage: StagePlan, stopping: threading.Event, say: Say) -> ChildRole:
+    base = Base(engine, stage, stopping, say)
     return Writing(base) if stage.kind == "sink" else Feeding(base)
 
 
 class Base:
-    """What every role needs: the session, the user's functions, the way to the nodes."""
+    """What every role needs: a session of its own, the user's functions, the way to the nodes."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, directory: Path, order: dict[str, Any], say: Say) -> None:
-        self.plan = plan
+    def __init__(self, engine: SparkEngine, stage: StagePlan, stopping: threading.Event, say: Say) -> None:
+        self.plan = engine.plan
         self.stage = stage
-        self.directory = directory
+        self.directory = engine.directory
+        self.stopping = stopping
         self.say = say
-        self.run = run_options(order)
+        self.run = engine.run
         #: As whom the warm-up reads.
         self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
-        self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
-        self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
-        self.master: str = order.get("master") or "local[*]"
-        self.pipeline: Pipeline = load(file_of_run(order.get("source") or "", directory, plan.file))
-        self.spark = session(f"holdfast {plan.pipeline} {stage.id}", self.master, order.get("conf") or {})
-
-    def ask_jvm(self) -> None:
-        jvm: Any = self.spark.sparkContext._jvm
-        jvm.java.lang.System.nanoTime()
+        self.watermark_jump_us = engine.watermark_jump_us
+        self.keep = engine.keep
+        self.master = engine.master
+        self.pipeline = engine.pipeline
+        self.spark = engine.session(stage.id)
 
     def frames(self, epoch: int) -> dict[str, DataFrame]:
         return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest)
@@ -119,7 +85,6 @@ class Feeding:
             base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us, base.keep
         )
         self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
-        self.ask_jvm = base.ask_jvm
 
     @property
     def query(self) -> Any:
@@ -145,7 +110,9 @@ class Feeding:
 
     def start(self, epoch: int) -> bool:
         base = self.base
-        hand_over = StageHandOver(base.plan, base.stage.id, epoch, base.run.endpoints, base.run.security(), base.say)
+        hand_over = StageHandOver(
+            base.plan, base.stage.id, epoch, base.run.endpoints, base.run.security(), base.say, base.stopping
+        )
         frame = self._frame if self._frame is not None else base.frame(epoch)
         return self.feeding.start(frame, hand_over)
 
@@ -164,8 +131,15 @@ class Feeding:
     def on_idle(self) -> None:
         self.feeding.on_idle()
 
+    def busy_s(self) -> float:
+        return self.feeding.busy_s()
+
     def stop(self) -> None:
         self.feeding.stop()
+
+    def close(self) -> None:
+        if self.feeding.hand_over is not None:
+            self.feeding.hand_over.close()
 
 
 class Writing:
@@ -176,7 +150,6 @@ class Writing:
     def __init__(self, base: Base) -> None:
         self.base = base
         self.sink = SinkStage(base.plan, base.stage, base.directory, base.say)
-        self.ask_jvm = base.ask_jvm
 
     @property
     def query(self) -> Any:
@@ -212,8 +185,14 @@ class Writing:
     def on_idle(self) -> None:
         self.sink.on_idle()
 
+    def busy_s(self) -> float:
+        return self.sink.busy_s()
+
     def stop(self) -> None:
         self.sink.stop()
+
+    def close(self) -> None:
+        pass  # its connections are those of Spark's Python workers
 
 
 def _rehearse(batch: DataFrame, number: int) -> None:
@@ -249,12 +228,33 @@ def _warm(
     told: Callable[[], bool],
     warmed: threading.Event | None = None,
 ) -> None:
-    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), `told`, or the limit."""
-    query = writer.option("checkpointLocation", os.fspath(scratch)).start()
+    """Run a query over a throw-away checkpoint until some batches are through (or `warmed`), `told`, or the limit.
+
+    Again, if Spark did not wait long enough for a Python process: on a busy machine standbys are what comes last.
+    """
     until = time.monotonic() + WARM_S_MAX
-    commits = scratch / "commits" / str(WARM_BATCHES - 1)
+    error = _try_to_warm(writer, scratch, say, told, until)
+    while error is not None and is_late_worker(error) and not told() and time.monotonic() < until:
+        error = _try_to_warm(writer, scratch, say, told, until)
+    if error is not None and not (warmed and warmed.is_set()):
+        say("waiting", what="the warm-up", detail=str(error).splitlines()[0])
+
+
+def _try_to_warm(
+    writer: Any, scratch: Path, say: Callable[..., None], told: Callable[[], bool], until: float
+) -> BaseException | None:
+    """Why it ended, if it failed."""
+    query = writer.option("checkpointLocation", os.fspath(scratch)).start()
+    planned, commits = scratch / "offsets" / "0", scratch / "commits" / str(WARM_BATCHES - 1)
+    is_planned = False
     while query.isActive and not commits.exists() and not told() and time.monotonic() < until:
+        if not is_planned and planned.exists():
+            is_planned = True
+            say("planned")
         time.sleep(0.1)
-    if query.exception() is not None and not (warmed and warmed.is_set()):
-        say("waiting", what="the warm-up", detail=str(query.exception()).splitlines()[0])
-    query.stop()
+    error = query.exception()
+    try:
+        query.stop()
+    except Exception as late:
+        say("waiting", what="the end of the warm-up", detail=str(late).splitlines()[0])
+    return error

@@ -1,4 +1,4 @@
-"""The Spark session of a stage: settings that make a micro-batch short, the package where workers are.
+"""The Spark session of a driver process: settings that make a micro-batch short, the package where workers are.
 
 The settings are defaults; whatever the user sets wins. The plain checkpoint file manager and file system take a
 micro-batch from 153 ms to 70 ms (SPARK-NOTES; docs/spark/costs.md has what was measured with these settings).
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.jvm import find_java
 from holdfast.spark.archive import java_options
+from holdfast.spark.launcher import launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,15 +33,21 @@ _LOCAL = {"spark.python.daemon.module": "holdfast.spark.daemon"}
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 #: Where executors reach the driver of a stage. No other session may claim it, least of all on another machine.
 _ADDRESSES = ("spark.driver.host", "spark.driver.bindAddress", "spark.driver.port")
+#: The heap of a driver process is enough for this many stages; every other one adds to it. (What is not used costs
+#: nothing.)
+STAGES_IN_MEMORY, MEMORY_MB, STAGE_MB = 2, 1_024, 256
 #: Every setting that differs from Spark's own, and why.
 DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": f"{MEMORY_MB}m",
     # less than the heap: a batch that is too large must end with an error that says so, not with the JVM
     "spark.driver.maxResultSize": "400m",
-    # a stack that survives a stop in the middle of a batch, and a collector that leaves the cores alone
-    "spark.driver.extraJavaOptions": "-Xss4m -XX:+UseSerialGC",
+    # a stack that survives a stop in the middle of a batch, a collector that leaves the cores alone, and an end instead
+    # of a JVM in which some threads have died
+    "spark.driver.extraJavaOptions": "-Xss4m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
+    # a query that does not end when it is stopped is left behind, not waited for
+    "spark.sql.streaming.stopTimeout": "6s",
     "spark.sql.session.timeZone": "UTC",
     # rename instead of checksum files and output streams that sync: see above
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
@@ -91,10 +98,22 @@ def settings_beside(conf: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if key not in _ADDRESSES}
 
 
-def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None) -> SparkSession:
-    """A session for one stage. What the user set wins over `DEFAULTS`."""
+def for_stages(master: str, stages: int) -> tuple[str, dict[str, str]]:
+    """Master and settings of a process that runs up to this many stages at once."""
+    settings = {"spark.scheduler.mode": "FAIR"}
+    if stages > STAGES_IN_MEMORY:
+        settings["spark.driver.memory"] = f"{MEMORY_MB + STAGE_MB * (stages - STAGES_IN_MEMORY)}m"
+    if master == "local[*]":  # a slot is a thread: a task that never ends keeps one, and must not keep all of them
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        settings["spark.default.parallelism"] = str(cores)
+        master = f"local[{cores + stages}]"
+    return master, settings
+
+
+def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None, stages: int = 1) -> SparkSession:
+    """A session for some stages. What the user set wins over `DEFAULTS`."""
     find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", launcher() if master.startswith("local") else sys.executable)
     # Python workers of this driver inherit it: the package is found without being installed, and before Spark's zip
     root = str(package_root())
     path = os.environ.get("PYTHONPATH", "")
@@ -102,8 +121,10 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
         os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (root, path) if p)
     from pyspark.sql import SparkSession
 
+    master, shared = for_stages(master, stages) if stages > 1 else (master, {})
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
-    ours = DEFAULTS | (_LOCAL if master.startswith("local") else {}) | (_LOOPBACK if is_here(master) else {})
+    ours = DEFAULTS | shared | (_LOCAL if master.startswith("local") else {})
+    ours |= _LOOPBACK if is_here(master) else {}
     ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {java_options()}".strip()
     if "spark.driver.memory" in (conf or {}):
         del ours["spark.driver.maxResultSize"]  # it was chosen for our heap: with another, Spark's own

@@ -7,6 +7,7 @@ by itself when every edge it reads is finished (watermark forever) and that batc
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,8 @@ class SinkStage:
         self.say = say
         self.query: StreamingQuery | None = None
         self._told = -1
+        #: Since when Spark has been at work on the present batch.
+        self._busy_since: float | None = None
 
     def start(self, writer: DataStreamWriter, facts: SinkFacts) -> bool:
         """Start the query; false: everything was written before."""
@@ -95,8 +98,16 @@ class SinkStage:
         """Called every so often: tell what Spark has done."""
         last: Any = self.query.lastProgress if self.query is not None else None
         if last is not None and last.batchId > self._told:
-            self._told = last.batchId
+            self._told, self._busy_since = last.batchId, None
             self.say("batch", progress=json.loads(last.json))
+
+    def busy_s(self) -> float:
+        status: Any = self.query.status if self.query is not None else {}
+        if str(status.get("message", "")) != "Processing new data":
+            self._busy_since = None
+            return 0.0
+        self._busy_since = self._busy_since or time.monotonic()
+        return time.monotonic() - self._busy_since
 
     def stop(self) -> None:
         if self.query is not None:
@@ -104,6 +115,6 @@ class SinkStage:
 
 
 def run_options(order: dict[str, Any]) -> Run:
-    """How to reach the nodes, from what a stage's process is told."""
+    """How to reach the nodes, from what a driver process is told."""
     wanted = {key: order.get(key) for key in ("endpoints", "secret_file", "tls", "deployment")}
     return msgspec.convert({k: v for k, v in wanted.items() if v}, Run)

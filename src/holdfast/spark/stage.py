@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 FINISH_S_MAX = 3600.0
 #: A look that comes this long after the one before says nothing about the time between: the process or its JVM hung.
 LOOK_S_MAX = 1.0
+#: A batch that takes longer than this to end is interrupted when its stage is told to stop. Nothing of it counts then.
+TURN_S_MAX = 5.0
 
 
 class FeedingStage:
@@ -73,6 +75,7 @@ class FeedingStage:
         self._turned_away = False
         #: Since when Spark has found nothing at its source, and when it was last asked.
         self._idle_since = self._looked = time.monotonic()
+        self._collecting_since: float | None = None
         self.failure: BaseException | None = None
 
     # --- a life
@@ -122,17 +125,26 @@ class FeedingStage:
         except Exception as error:  # the query's own failure is told by `query.exception()`
             self.say("waiting", what="the end of the source", detail=str(error).splitlines()[0])
 
-    def end_query(self) -> None:
-        """Stop between two batches: Spark must not be interrupted inside `foreachBatch`."""
+    def end_query(self, limit_s: float = -1) -> None:
+        """Stop between two batches: Spark must not be interrupted inside `foreachBatch`, unless it never returns."""
         self._stopping.set()
-        with self._turn:
+        mine = self._turn.acquire(timeout=limit_s)
+        try:
             if self.query is not None:
                 self.query.stop()
+        finally:
+            if mine:
+                self._turn.release()
 
     def stop(self) -> None:
         if self.hand_over is not None:
             self.hand_over.stopping.set()
-        self.end_query()
+        self.end_query(TURN_S_MAX)
+
+    def busy_s(self) -> float:
+        """For how long Spark has been at work on the present batch: the hand-over says itself what it waits for."""
+        since = self._collecting_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def on_idle(self) -> None:
         """Called every so often: seal an advanced watermark if the source has been silent for long enough.
@@ -206,7 +218,11 @@ class FeedingStage:
         began, moment = time.time(), time.perf_counter()
         batch = last.batch + 1 if last else 0
         watermark_us = to_micros(self.hand_over.watermark)
-        made = self.collector.collect(frame, watermark_us, self.aside.room(last))
+        self._collecting_since = time.monotonic()
+        try:
+            made = self.collector.collect(frame, watermark_us, self.aside.room(last))
+        finally:
+            self._collecting_since = None
         collected = time.perf_counter()
         self.aside.write(batch, made.late, made.bad, last)
         plan = checkpoint.plan_of(self.checkpoint, spark_batch)

@@ -278,10 +278,13 @@ def test_status_says_what_one_more_failure_would_hit():
     def reasons(**nodes) -> list[str]:
         return unprotected(places, nodes)
 
-    starting, ready = ({"n1": {"drivers": {"s0": {"last": last}}}} for last in ({}, {"event": "ready"}))
+    starting, ready = (
+        {"n1": {"drivers": {"s0": {"warmth": warmth, "take_over_s": cost}}}}
+        for warmth, cost in (("planned", 4.0), ("warm", 0.6))
+    )
     assert reasons(**ready) == ["u1 has no backup"]
-    late = "the standby of s0 on n1 is not ready yet"
-    assert reasons(**starting) == reasons() == [late, "u1 has no backup"]
+    assert reasons(**starting) == ["the standby of s0 on n1 is planned, 4 s", "u1 has no backup"]
+    assert reasons() == ["the standby of s0 on n1 is cold", "u1 has no backup"]
     assert reasons(n0={"finished": ["s0"]}) == ["u1 has no backup"]
 
 

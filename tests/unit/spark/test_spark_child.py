@@ -1,4 +1,4 @@
-"""The process of a stage, without Spark: what it says while it waits."""
+"""A driver process and the stages in it, without Spark: what they are told, what they say, how they end."""
 
 from __future__ import annotations
 
@@ -6,29 +6,60 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.core.node import WARM
+from holdfast.errors import InvariantError
+from holdfast.model.reasons import HandOverReason
 from holdfast.spark import child as module
-from holdfast.spark.child import Ears, Mouth, StageProcess
+from holdfast.spark import life as life_module
+from holdfast.spark.child import DriverProcess, Mouth
+from holdfast.spark.hand_over import Say, StageFenced
 
 
-class ActiveQuery:
+class StandInQuery:
     isActive = True
+    error: BaseException | None = None
+
+    def exception(self) -> BaseException | None:
+        return self.error
 
 
-class Slow:
-    """A role whose last batch takes long: a fail-over, or much to read."""
+class StandInRole:
+    """Runs until it is told otherwise. What it does beside is set by the test."""
 
-    query = ActiveQuery()
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.query: StandInQuery | None = None
+        self.failure: BaseException | None = None
+        self.started: list[int] = []
+        self.closed = False
+        #: Of `start`, to be raised; false: it was finished before.
+        self.start_gives: bool | BaseException = True
+        self.finish_s = self.busy = 0.0
+        self.stops = True
+        self.warms = threading.Event()
 
-    def ask_jvm(self) -> None:
-        pass
+    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
+        self.warms.set()
+        until = time.monotonic() + 30
+        while not told() and time.monotonic() < until:
+            time.sleep(0.01)
 
-    failure = None
+    def start(self, epoch: int) -> bool:
+        self.started.append(epoch)
+        if isinstance(self.start_gives, BaseException):
+            raise self.start_gives
+        self.query = StandInQuery() if self.start_gives else None
+        return self.start_gives
+
+    def finish(self) -> bool:
+        time.sleep(self.finish_s)
+        return True
 
     def is_over(self) -> bool:
         return False
@@ -36,68 +67,251 @@ class Slow:
     def on_idle(self) -> None:
         pass
 
-    def finish(self) -> bool:
-        time.sleep(0.5)
-        return True
+    def busy_s(self) -> float:
+        return self.busy
+
+    def stop(self) -> None:
+        if self.query is not None and self.stops:
+            self.query.isActive = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
-class Standby(Slow):
-    """Warms up until somebody says otherwise, and has finished when it is started."""
-
+class StandInEngine:
     def __init__(self) -> None:
-        self.started: list[int] = []
-        self.alive = True
+        self.roles: dict[str, list[StandInRole]] = {}
+        self.gone = threading.Event()
+        self.prepare: Callable[[str, StandInRole], None] = lambda stage, role: None
 
-    def ask_jvm(self) -> None:
-        if not self.alive:
+    def role(self, stage: str, stopping: threading.Event, say: Say) -> StandInRole:
+        made = StandInRole(say)
+        self.prepare(stage, made)
+        self.roles.setdefault(stage, []).append(made)
+        return made
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=target, name=name, daemon=True)
+
+    def ask(self) -> None:
+        if self.gone.is_set():
             raise ConnectionError("no JVM there")
 
-    def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
-        until = time.monotonic() + 30
-        while not told() and time.monotonic() < until:
+    def wait(self) -> int:
+        self.gone.wait()
+        return 3
+
+
+class ToldProcess:
+    """A driver process on a thread of this one."""
+
+    def __init__(self, engine: StandInEngine) -> None:
+        self.engine = engine
+        self.out = io.StringIO()
+        self.up = threading.Event()
+        self.exits: list[int] = []
+        self.process = DriverProcess(Mouth(self.out), self._make)
+        threading.Thread(target=lambda: self.exits.append(self.process.run({})), daemon=True).start()
+
+    def _make(self, order: dict[str, Any]) -> StandInEngine:
+        self.up.wait()
+        return self.engine
+
+    def tell(self, do: str, ticket: int | None = None, stage: str = "", **more: Any) -> None:
+        self.process.obey({"do": do, "stage": stage, **({"ticket": ticket} if ticket else {}), **more})
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.getvalue().splitlines()]
+
+    def heard(self, event: str, ticket: int, seconds: float = 10.0) -> dict[str, Any]:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for news in self.said:
+                if news["event"] == event and news.get("ticket") == ticket:
+                    return news
             time.sleep(0.01)
-
-    def start(self, epoch: int) -> bool:
-        self.started.append(epoch)
-        return False
+        raise AssertionError(f"waited for {event} of {ticket}: {self.said}")
 
 
-def child(monkeypatch, tmp_path: Path, role: Slow) -> tuple[StageProcess, io.StringIO]:
+@pytest.fixture
+def told(monkeypatch) -> Iterator[ToldProcess]:
     monkeypatch.setattr(module, "ALIVE_S", 0.05)
-    monkeypatch.setattr("holdfast.spark.roles.role_of", lambda *_: role)
-    made, out = StageProcess.__new__(StageProcess), io.StringIO()
-    made.stage_id, made.mouth, made.ears = "s", Mouth(out), Ears()
-    made.order, made.directory, made.plan, made.stage = {"epoch": None}, tmp_path, None, None  # pyright: ignore
-    made.began, made.ask_jvm, made.jvm_gone = time.monotonic(), None, threading.Event()
-    return made, out
+    monkeypatch.setattr(life_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module.os, "_exit", lambda code: made.exits.append(code))
+    made = ToldProcess(StandInEngine())
+    made.up.set()
+    yield made
+    made.tell("stop")
 
 
-def test_a_stage_that_takes_long_to_finish_still_says_that_it_lives(monkeypatch, tmp_path):
-    """The node kills a child that has been silent for long, and would do so again in each of its lives."""
-    made, out = child(monkeypatch, tmp_path, Slow())
-    made.ears.finish.set()
-    threading.Thread(target=made._pulse, daemon=True).start()
-    assert made._watch(Slow(), 1) == module.STOPPED
-    said = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
-    assert said.count("alive") >= 5
-    assert said.index("finished") > 5
+def test_one_stage_is_stopped_and_started_again_while_the_other_goes_on(told: ToldProcess):
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("run", 2, "b", epoch=5)
+    assert told.heard("running", 1)["epoch"] == 3
+    assert told.heard("running", 2)["epoch"] == 5
+    told.tell("stop", 1)
+    ended = told.heard("ended", 1)
+    assert (ended["stage"], ended["epoch"], ended["how"]) == ("a", 3, "stopped")
+    assert told.engine.roles["a"][0].closed
+    told.tell("run", 3, "a", epoch=4)
+    told.heard("running", 3)
+    assert [role.started for role in told.engine.roles["a"]] == [[3], [4]]
+    assert not any(news["event"] == "ended" and news["ticket"] == 2 for news in told.said)
 
 
-def test_a_standby_that_is_still_warming_up_goes_when_it_is_told(monkeypatch, tmp_path):
-    role = Standby()
-    made, _ = child(monkeypatch, tmp_path, role)
-    threading.Timer(0.2, made.ears.go.put, (7,)).start()
+def test_a_query_that_fails_ends_its_stage_alone(told: ToldProcess):
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("run", 2, "b", epoch=5)
+    told.heard("running", 2)
+    told.heard("running", 1)
+    query = told.engine.roles["a"][0].query
+    assert query is not None
+    query.error, query.isActive = RuntimeError("no column 'sorce'"), False
+    assert "no column" in told.heard("failed", 1)["text"]
+    assert told.heard("ended", 1)["how"] == "died"
+    time.sleep(0.1)
+    assert told.exits == []
+    assert not any(news["event"] in ("failed", "ended") and news["ticket"] == 2 for news in told.said)
+
+
+def test_a_stage_that_was_fenced_says_so_and_one_that_was_finished_before(told: ToldProcess):
+    fenced = StageFenced("epoch 3 may not go on", reason=HandOverReason.EPOCH_OVER)
+    told.engine.prepare = lambda stage, role: setattr(role, "start_gives", fenced if stage == "a" else False)
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("run", 2, "b", epoch=5)
+    assert told.heard("ended", 1)["how"] == "fenced"
+    assert told.heard("finished", 2)["before"]
+    assert told.heard("ended", 2)["how"] == "finished"
+
+
+def test_a_stage_that_hangs_when_it_is_stopped_is_left_behind(told: ToldProcess, monkeypatch):
+    monkeypatch.setattr(life_module, "STOP_S_MAX", 0.1)
+    told.engine.prepare = lambda stage, role: setattr(role, "stops", stage != "a")
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("run", 2, "b", epoch=5)
+    told.heard("running", 1)
+    told.tell("stop", 1)
+    assert told.heard("stuck", 1)["stage"] == "a"
+    told.tell("stop", 2)
+    assert told.heard("ended", 2)["how"] == "stopped"
+    query = told.engine.roles["a"][0].query
+    assert query is not None
+    query.isActive = False  # after all
+    assert told.heard("ended", 1)["how"] == "stopped"
+
+
+def test_a_batch_that_takes_long_is_told_once_and_again_after_twice_as_long(told: ToldProcess):
+    told.tell("run", 1, "a", epoch=3)
+    told.heard("running", 1)
+    role = told.engine.roles["a"][0]
+
+    def lasts(seconds: float) -> list[str]:
+        role.busy = seconds
+        time.sleep(0.1)
+        return [news["event"] for news in told.said if news["event"] in ("busy", "waiting")]
+
+    assert lasts(0.1) == []
+    assert lasts(1.0) == ["busy"]
+    assert lasts(31.0) == lasts(60.0) == ["busy", "waiting"]
+    assert lasts(63.0) == ["busy", "waiting", "waiting"]
+    assert "never returns" in told.heard("waiting", 1)["text"]
+    assert lasts(0.0) == ["busy", "waiting", "waiting"]
+    assert lasts(0.3) == ["busy", "waiting", "waiting", "busy"]
+
+
+def test_a_python_process_that_came_up_late_is_not_a_failure_of_the_stage(told: ToldProcess):
+    late = RuntimeError("[STREAM_FAILED] java.io.IOException: Python worker failed to connect back.")
+    told.engine.prepare = lambda stage, role: setattr(role, "start_gives", late)
+    told.tell("run", 1, "a", epoch=3)
+    assert told.heard("ended", 1)["how"] == "again"
+    assert not any(news["event"] == "failed" for news in told.said)
+
+
+def test_a_stage_is_never_started_twice_at_one_epoch(told: ToldProcess):
+    told.tell("run", 1, "a", epoch=3)
+    with pytest.raises(InvariantError, match="twice at one epoch"):
+        told.tell("run", 2, "a", epoch=3)
+
+
+def test_a_standby_that_is_still_warming_up_goes_when_it_is_told(told: ToldProcess):
+    told.tell("warm", 1, "a")
+    assert told.heard("session", 1)["epoch"] == WARM
     began = time.monotonic()
-    assert made.run() == module.STOPPED
-    assert role.started == [7]
+    told.tell("run", 1, "a", epoch=7)
+    assert told.heard("running", 1)["epoch"] == 7
     assert time.monotonic() - began < 10
+    assert [role.started for role in told.engine.roles["a"]] == [[7]]
 
 
-def test_a_standby_whose_jvm_dies_says_so_and_ends(monkeypatch, tmp_path):
-    role = Standby()
-    monkeypatch.setattr(role, "warm_up", lambda scratch, told: None)
-    made, _ = child(monkeypatch, tmp_path, role)
-    threading.Timer(0.2, setattr, (role, "alive", False)).start()
-    with pytest.raises(HoldfastError, match="lost its JVM"):
-        made.run()
-    assert role.started == []
+def test_standbys_warm_up_one_after_another(told: ToldProcess):
+    told.tell("warm", 1, "a")
+    told.heard("session", 1)
+    assert told.engine.roles["a"][0].warms.wait(5)
+    told.tell("warm", 2, "b")
+    told.heard("session", 2)
+    assert not told.engine.roles["b"][0].warms.wait(0.2)
+    told.tell("run", 1, "a", epoch=2)
+    assert told.engine.roles["b"][0].warms.wait(5)
+    told.heard("running", 1)
+
+
+def test_a_standby_that_has_ended_starts_anew_when_it_is_told_to_run(told: ToldProcess):
+    told.tell("warm", 1, "a")
+    told.heard("session", 1)
+    told.tell("stop", 1)
+    assert told.heard("ended", 1)["epoch"] == WARM
+    told.tell("run", 1, "a", epoch=7)
+    assert told.heard("running", 1)["epoch"] == 7
+    assert len(told.engine.roles["a"]) == 2
+
+
+def test_a_stage_that_takes_long_to_finish_still_says_that_it_is_alive(told: ToldProcess):
+    """The node kills a process that has been silent for long, and would do so again and again."""
+    told.engine.prepare = lambda stage, role: setattr(role, "finish_s", 0.5)
+    told.tell("run", 1, "a", epoch=3)
+    told.heard("running", 1)
+    before = sum(news["event"] == "alive" for news in told.said)
+    told.tell("finish", 1)
+    told.heard("finished", 1)
+    assert told.heard("ended", 1)["how"] == "finished"
+    assert sum(news["event"] == "alive" for news in told.said) - before >= 5
+
+
+def test_when_its_jvm_dies_the_process_says_so_for_every_stage_and_ends(told: ToldProcess):
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("warm", 2, "b")
+    told.heard("running", 1)
+    told.heard("session", 2)
+    told.engine.gone.set()  # with exit code 3, that of a JVM without memory
+    assert "JVM is gone" in told.heard("failed", 1)["text"]
+    assert "JVM is gone" in told.heard("failed", 2)["text"]
+    until = time.monotonic() + 5
+    while told.exits != [5] and time.monotonic() < until:
+        time.sleep(0.01)
+    assert told.exits == [5]
+
+
+def test_a_stage_that_is_stopped_before_there_is_a_session_never_begins(monkeypatch):
+    monkeypatch.setattr(module.os, "_exit", lambda code: None)
+    told = ToldProcess(StandInEngine())
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("stop", 1)
+    assert told.heard("ended", 1)["how"] == "stopped"
+    told.up.set()
+    told.tell("run", 2, "b", epoch=1)
+    told.heard("running", 2)
+    assert "a" not in told.engine.roles
+    told.tell("stop")
+    until = time.monotonic() + 5
+    while told.exits != [0] and time.monotonic() < until:
+        time.sleep(0.01)
+    assert told.exits == [0]
+
+
+def test_a_session_that_cannot_be_made_fails_every_stage(monkeypatch):
+    told = ToldProcess(StandInEngine())
+    monkeypatch.setattr(told.process, "_make", lambda order: None)  # it waits in the real one
+    told.tell("run", 1, "a", epoch=3)
+    told.process._lose(RuntimeError("no such jar"))
+    assert "no such jar" in told.heard("failed", 1)["detail"]

@@ -1,17 +1,18 @@
-"""The Spark processes of stages on this node: started, told what to do, watched, reported when they die.
+"""The driver processes of this node: started, told which stages to run, watched, reported when they die.
 
-A child gets one JSON object on its first line of stdin, then commands; it answers with JSON lines on stdout, which
-go into the event log. It dies with its node, and its JVM with it (`leash.py`). A child that is
-stopped or falls silent after it had promised to speak is as dead as one that exited, and is killed first, so that
-two drivers never run here at once. One that dies young again and again is reported more and more slowly.
+All stages of a node are in one process, with one JVM; those that stand by are in it, too, or in a second one
+(`standby_driver`). What ends a stage is told for that stage alone, what ends a process for every stage in it. A process
+that is stopped, or falls silent after it had promised to speak, is as dead as one that exited, and is killed first, so
+that two drivers of a stage never run here at once. A stage that dies young again and again is reported more and more
+slowly. One that did not stop when it was told to is left behind where it is, and starts again in a process of its own;
+so does one in whose batches processes ran out of memory (`alone.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,60 +23,29 @@ from typing import Any
 
 from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
+from holdfast.runtime.node.alone import ENDS, Offenders
+from holdfast.runtime.node.child import COLD_S, WARMTH, Child, Hosted, cpu_of_sessions, how_it_died
 from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.metrics import Figures
 
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0
 SPAWN_RETRY_S = 2.0
-#: A driver that does not run yet may be silent so many times longer: a JVM that starts answers slowly.
+#: A process in which nothing runs yet may be silent so many times longer: a JVM that starts answers slowly.
 STARTING = 6
-FENCED = 3
+#: A process without stages ends after this time: one may come back soon, and would find it warm.
+UNUSED_S = 60.0
+#: A standby does not wait as long where the JVM is up: warming up is less work than starting one.
+UP_DELAY = 0.25
+FENCED_WAIT_S = 2.0
+#: How a stage can end beside its own failure.
+HOW = {
+    "fenced": "was fenced by a newer one",
+    "again": "had to wait too long for a Python process of Spark's; it is started again",
+}
 DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
-
-
-class Child:
-    """One process of one stage. `epoch` is WARM while it stands by."""
-
-    def __init__(self, stage: Asset, epoch: int, command: list[str], order: dict[str, Any], log: Path) -> None:
-        self.stage = stage
-        self.epoch = epoch
-        self.started = time.monotonic()
-        self.spoke = self.started
-        self.promised = self.running = False
-        self.told_to_stop = False
-        self.finished = False
-        self.last: dict[str, Any] = {}
-        log.parent.mkdir(parents=True, exist_ok=True)
-        leash = [sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")), str(os.getpid())]
-        with open(log, "ab") as stderr:
-            self.process = subprocess.Popen(
-                [*leash, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,  # so that its JVM can be killed with it
-            )
-        self._lock = threading.Lock()
-        self.tell(order)
-
-    def tell(self, command: dict[str, Any]) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            pipe = self.process.stdin
-            if pipe is not None:
-                pipe.write(json.dumps(command).encode() + b"\n")
-                pipe.flush()
-
-    def kill(self) -> None:
-        """It and everything it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def is_stopped(self) -> bool:
-        try:
-            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[0] in "Tt"
+#: Names of processes, and of their logs. That of a stage which has one of its own is called alone-STAGE.
+DRIVER, STANDBY = "driver", "standby"
 
 
 class Children:
@@ -84,7 +54,7 @@ class Children:
     def __init__(
         self,
         command: list[str],
-        order: Callable[[Asset, int | None], dict[str, Any]],
+        order: Callable[[], dict[str, Any]],
         logs: Path,
         events: EventLog,
         on_died: Callable[[Asset, int], None],
@@ -93,6 +63,8 @@ class Children:
         standby_delay_s: float = 0.0,
         on_busy: Callable[[Asset, int], None] | None = None,
         busy_period_s: float = 5.0,
+        shared: bool = True,
+        alone: Path | None = None,
     ) -> None:
         self._command = command or DEFAULT_COMMAND
         self._order = order
@@ -104,10 +76,18 @@ class Children:
         self._standby_delay_s = standby_delay_s
         self._on_busy = on_busy
         self._busy_period_s = busy_period_s
+        #: Where stages stand by: among those that run, or in a process for them.
+        self._standby_slot = DRIVER if shared else STANDBY
+        self.offenders = Offenders(alone or logs / "alone")
+        #: How long a session took to come up here, the last time.
+        self.session_s = COLD_S
         self._lock = threading.RLock()
-        self.children: dict[Asset, Child] = {}
+        self._tickets = itertools.count(1)
+        self.processes: dict[str, Child] = {}
+        #: The present start of every stage that runs or stands by here.
+        self.drivers: dict[Asset, Hosted] = {}
         self._young_deaths: dict[Asset, int] = {}
-        #: Stages that shall stand by here, and when those of them that have no process get one.
+        #: Stages that shall stand by here, and when those of them that do not yet begin to.
         self._warm: set[Asset] = set()
         self._due: dict[Asset, float] = {}
         self.finishing = False
@@ -125,36 +105,37 @@ class Children:
     def start(self, stage: Asset, epoch: int) -> None:
         with self._lock:
             self._forget(stage)
-            child = self.children.get(stage)
-            if child is not None and child.epoch == WARM and child.process.poll() is None:
-                child.epoch = epoch
-                child.tell({"go": epoch})
+            hosted = self.drivers.get(stage)
+            if hosted is not None and hosted.epoch == WARM and hosted.child.process.poll() is None:
+                hosted.epoch, hosted.started = epoch, time.monotonic()
+                hosted.tell("run")
                 self._events.write("stage-start", f"The standby of {stage} takes over.", stage=stage, epoch=epoch)
             else:
-                if child is not None:
-                    self._stop(child)
-                self._spawn(stage, epoch)
-            started = self.children.get(stage)
+                if hosted is not None:
+                    self._stop(hosted)
+                self._begin(stage, epoch)
+            started = self.drivers.get(stage)
             if self.finishing and started is not None:
-                started.tell({"finish": True})
+                started.tell("finish")
 
     def warm(self, stage: Asset) -> None:
         """Not at once: a JVM that starts takes what the machine has, just when others take over from a dead node."""
         with self._lock:
             self._warm.add(stage)
-            child = self.children.pop(stage, None)
-            if child is not None:
-                self._stop(child)
-            self._due[stage] = time.monotonic() + self._standby_delay_s
+            hosted = self.drivers.pop(stage, None)
+            if hosted is not None:
+                self._stop(hosted)
+            share = UP_DELAY if self._standby_slot in self.processes else 1.0
+            self._due[stage] = time.monotonic() + share * self._standby_delay_s
 
     def stop(self, stage: Asset, epoch: int) -> None:
         with self._lock:
             if epoch == WARM:
                 self._forget(stage)
-            child = self.children.get(stage)
-            if child is not None and child.epoch == epoch:
-                self._stop(child)
-                del self.children[stage]
+            hosted = self.drivers.get(stage)
+            if hosted is not None and hosted.epoch == epoch:
+                self._stop(hosted)
+                del self.drivers[stage]
 
     def _forget(self, stage: Asset) -> None:
         self._warm.discard(stage)
@@ -164,61 +145,107 @@ class Children:
         """Every stage reads what is there, seals a last batch and ends; one that is started later, too."""
         with self._lock:
             self.finishing = True
-            for child in self.children.values():
-                if child.epoch != WARM:
-                    child.tell({"finish": True})
+            for hosted in self.drivers.values():
+                if hosted.epoch != WARM:
+                    hosted.tell("finish")
 
     def close(self) -> None:
         """Stop all and wait for them."""
         self._closed.set()
         with self._lock:
-            children = list(self.children.values())
-            self.children.clear()
-        for child in children:
-            child.told_to_stop = True
-            child.tell({"stop": True})
+            processes = list(self.processes.values())
+            self.processes.clear()
+            self.drivers.clear()
+        for child in processes:
+            child.end()
         deadline = time.monotonic() + STOP_GRACE_S
-        for child in children:
+        for child in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             child.kill()
 
-    # --- processes
+    def status(self) -> dict[Asset, dict[str, Any]]:
+        """Every stage that runs or stands by here; of those that are yet to begin to, what a take-over would cost."""
+        cold = {"epoch": WARM, "pid": None, "process": "", "last": {}, "warmth": "cold"}
+        with self._lock:
+            up = self.processes.get(self._standby_slot)
+            start_s = 0.0 if up is not None and up.is_up else self.session_s
+            found = {stage: cold | {"take_over_s": round(WARMTH["session"][1] + start_s, 1)} for stage in self._due}
+            return found | {stage: hosted.status(self.session_s) for stage, hosted in self.drivers.items()}
 
-    def _spawn(self, stage: Asset, epoch: int) -> None:
-        order = self._order(stage, None if epoch == WARM else epoch)
+    def figures(self) -> Figures:
+        with self._lock:
+            busy = {stage: hosted.busy_ns / 1e9 for stage, hosted in self.drivers.items() if hosted.epoch != WARM}
+            found: Figures = [("driver_processes", (), len(self.processes))]
+        found += [("stage_busy_seconds", (stage,), seconds) for stage, seconds in busy.items()]
+        standbys = {stage: told for stage, told in self.status().items() if "take_over_s" in told}
+        return found + [("take_over_seconds", (stage,), told["take_over_s"]) for stage, told in standbys.items()]
+
+    # --- starting and stopping
+
+    def _slot(self, stage: Asset, epoch: int) -> str:
+        """In which process a stage is started."""
+        lone = f"alone-{stage}"
+        if self.offenders.is_alone(stage):
+            return lone
+        slot = self._standby_slot if epoch == WARM else DRIVER
+        child = self.processes.get(slot)
+        if child is not None and any(child.stages[ticket].stage == stage for ticket in child.stuck):
+            return lone  # Spark does not start a query twice in one JVM
+        return slot
+
+    def _begin(self, stage: Asset, epoch: int) -> None:
         what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
         self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
-        child: Child | None = None
         try:
-            child = Child(stage, epoch, self._command, order, self._logs / f"{stage}.log")
-            listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{stage}", daemon=True)
-            follower = threading.Thread(target=self._follow, args=(child, listener), name=f"child-{stage}", daemon=True)
-            listener.start()
-            follower.start()
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # no memory, files or threads left: the node goes on, so must the stage
-            if child is not None:
-                child.kill()
-                child.process.wait()
-            self.children.pop(stage, None)
+            child = self._process(self._slot(stage, epoch))
+        except (OSError, RuntimeError) as error:  # no memory, files or threads: the node goes on, and so must the stage
+            self.drivers.pop(stage, None)
             text = f"The driver of {stage} cannot be started: {error}."
             self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM)
             self._later(SPAWN_RETRY_S, lambda: self._report(stage, epoch))
             return
-        self.children[stage] = child
+        hosted = Hosted(stage, epoch, next(self._tickets), child)
+        child.stages[hosted.ticket] = self.drivers[stage] = hosted
+        hosted.tell("warm" if epoch == WARM else "run")
 
-    def _stop(self, child: Child) -> None:
-        """Told to stop, and killed if it does not. The node does not wait for it: a fenced driver does no harm."""
-        child.told_to_stop = True
-        child.tell({"stop": True})
-        self._later(STOP_GRACE_S, lambda: child.process.poll() is None and child.kill())
+    def _process(self, slot: str) -> Child:
+        """The one of this name, started if it is not there."""
+        child = self.processes.get(slot)
+        if child is not None and child.process.poll() is None and not child.told_to_stop:
+            return child
+        child = Child(slot, self._command, self._order(), self._logs / f"{slot}.log")
+        try:
+            listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{slot}", daemon=True)
+            follower = threading.Thread(target=self._follow, args=(child, listener), name=f"child-{slot}", daemon=True)
+            listener.start()
+            follower.start()
+        except RuntimeError:  # nobody would hear what it says, nor that it ends
+            child.kill()
+            child.process.wait()
+            raise
+        text = f"The {slot} process is started (pid {child.process.pid})."
+        self._events.write("driver-start", text, process=slot, pid=child.process.pid)
+        self.processes[slot] = child
+        return child
+
+    def _stop(self, hosted: Hosted) -> None:
+        """Told to stop. The node does not wait for it: a fenced driver does no harm."""
+        hosted.told_to_stop = True
+        hosted.tell("stop")
+
+        def look() -> None:
+            child = hosted.child
+            if not child.promised and hosted.ticket in child.stages and child.process.poll() is None:
+                child.kill()  # it never spoke: nothing else would find out that it does not listen
+
+        self._later(STOP_GRACE_S, look)
 
     def _later(self, seconds: float, do: Callable[[], object]) -> None:
         """By the thread that watches: when none is left to be started, this must work all the same."""
         self._planned.append((time.monotonic() + seconds, do))
+
+    # --- what they say
 
     def _listen(self, child: Child) -> None:
         pipe = child.process.stdout
@@ -227,26 +254,73 @@ class Children:
             try:
                 news = json.loads(line)
                 event = str(news["event"])
+                hosted = None if event == "alive" else child.stages.get(int(news["ticket"]))
             except (ValueError, KeyError, TypeError):
                 text = line[:200].decode(errors="replace").strip()
-                self._events.limited(
-                    ("odd", child.stage), 5, "stage-odd", f"{child.stage} said: {text}", stage=child.stage
-                )
+                self._events.limited(("odd", child.slot), 5, "stage-odd", f"A driver said: {text}", process=child.slot)
                 continue
             if event == "alive":
                 child.promised = True
-                continue
-            if event == "finished":
-                child.finished = True
-                self.done.add(child.stage)
-            if event == "running":
-                child.running = True
-            if event == "failed" and child.epoch != WARM:
-                self.failures[child.stage] = (str(news.get("text")), self.failures.get(child.stage, ("", 0))[1] + 1)
-            if event in ("batch", "finished"):
-                self.failures.pop(child.stage, None)
-            child.last = news
-            self._on_news(child.stage, news)
+            elif hosted is not None:
+                self._on_said(hosted, event, news)
+
+    def _on_said(self, hosted: Hosted, event: str, news: dict[str, Any]) -> None:
+        stage, child = hosted.stage, hosted.child
+        if not child.is_up:
+            child.is_up, self.session_s = True, time.monotonic() - child.started
+        if event in ("busy", "batch"):
+            hosted.busy_since = time.monotonic() if event == "busy" else 0.0
+        if event == "busy":
+            return
+        if event in WARMTH:
+            hosted.step = event
+        if event == "ended":
+            self._on_ended(hosted, str(news.get("how")), news.get("epoch"))
+            return
+        if event == "finished":
+            hosted.finished = True
+            self.done.add(stage)
+        if event == "running":
+            hosted.running = True
+        if event == "stuck":
+            self._on_stuck(hosted)
+        if event == "batch":
+            hosted.batch_ms += float((news.get("progress") or {}).get("batchDuration") or 0)
+        if event == "failed" and hosted.epoch != WARM:
+            self.failures[stage] = (str(news.get("text")), self.failures.get(stage, ("", 0))[1] + 1)
+        if event in ("batch", "finished"):
+            self.failures.pop(stage, None)
+        hosted.last = news
+        self._on_news(stage, news)
+
+    def _on_stuck(self, hosted: Hosted) -> None:
+        with self._lock:
+            hosted.child.stuck.add(hosted.ticket)
+            hosted.running = False
+            if self.drivers.get(hosted.stage) is not hosted:
+                return
+            del self.drivers[hosted.stage]
+        self._on_death(hosted, "has failed, and does not end")
+
+    def _on_ended(self, hosted: Hosted, how: str, epoch: Any) -> None:
+        """One stage has ended, and its process goes on."""
+        child = hosted.child
+        with self._lock:
+            if epoch != hosted.epoch:
+                return  # it ended as a standby, and was told to run since: it starts anew
+            child.stages.pop(hosted.ticket, None)
+            child.stuck.discard(hosted.ticket)
+            child.used = time.monotonic()
+            if self.drivers.get(hosted.stage) is not hosted or self._closed.is_set():
+                return
+            del self.drivers[hosted.stage]
+        if hosted.told_to_stop or hosted.finished:
+            text = f"The driver of {hosted.stage} has ended."
+            self._events.write("stage-end", text, stage=hosted.stage, epoch=hosted.epoch)
+            return
+        self._on_death(hosted, HOW.get(how, "has failed"), how)
+
+    # --- how they end
 
     def _follow(self, child: Child, listener: threading.Thread) -> None:
         """Its exit ends it, not the end of its output: a JVM that outlives it may still hold the pipe."""
@@ -256,26 +330,54 @@ class Children:
         self._on_exit(child, code)
 
     def _on_exit(self, child: Child, code: int) -> None:
+        """A process has ended, and with it every stage in it."""
         with self._lock:
-            if self.children.get(child.stage) is not child or self._closed.is_set():
+            if self.processes.get(child.slot) is child:
+                del self.processes[child.slot]
+            if self._closed.is_set():
                 return
-            stage, epoch = child.stage, child.epoch
-            del self.children[stage]
-            if child.told_to_stop or (child.finished and code == 0):
-                self._events.write(
-                    "stage-end", f"The driver of {stage} has ended.", stage=stage, epoch=epoch, code=code
-                )
-                return
-            young = time.monotonic() - child.started < YOUNG_S
+            lost = [hosted for hosted in child.stages.values() if self.drivers.get(hosted.stage) is hosted]
+            for hosted in lost:
+                del self.drivers[hosted.stage]
+            child.stages.clear()
+        how = "has ended" if child.told_to_stop else how_it_died(code)
+        names = [hosted.stage for hosted in lost]
+        text = f"The {child.slot} process {how}; in it were {', '.join(names) or 'no stages'}."
+        self._events.write("driver-end", text, process=child.slot, code=code, stages=names)
+        if child.lacked_memory(code):
+            self._blame(lost)
+        for hosted in lost:
+            if hosted.finished or hosted.told_to_stop:
+                text = f"The driver of {hosted.stage} has ended."
+                self._events.write("stage-end", text, stage=hosted.stage, epoch=hosted.epoch, code=code)
+            else:
+                self._on_death(hosted, how, code=code)
+
+    def _blame(self, lost: list[Hosted]) -> None:
+        """Of those that were in a batch, the one that had been for the longest time."""
+        busy = [hosted for hosted in lost if hosted.busy_since]
+        if not busy:
+            return
+        hosted = min(busy, key=lambda hosted: hosted.busy_since)
+        stage = hosted.stage
+        if self.offenders.blame(stage, f"epoch {hosted.epoch}, in {hosted.child.slot} of {hosted.child.log.parent}"):
+            text = f"{ENDS} processes ran out of memory in batches of {stage}. It has one of its own from now on."
+            self._events.write("stage-alone", text, stage=stage)
+
+    def _on_death(self, hosted: Hosted, why: str, how: str = "died", **fields: Any) -> None:
+        stage, epoch = hosted.stage, hosted.epoch
+        with self._lock:
+            young = time.monotonic() - hosted.started < YOUNG_S and how != "again"
             deaths = self._young_deaths.get(stage, 0) + 1 if young else 0
             self._young_deaths[stage] = deaths
-        why = "was fenced by a newer one" if code == FENCED else _how(code)
-        text = f"The driver of {stage} {why}; see {self._logs / (stage + '.log')}."
-        self._events.write("stage-died", text, stage=stage, epoch=epoch, code=code, standby=epoch == WARM)
+        text = f"The driver of {stage} {why}; see {hosted.child.log}."
+        self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM, **fields)
         wait_s = 0.0 if deaths < 2 else min(30.0, 0.5 * 2 ** (deaths - 2))
-        if code == FENCED:
-            wait_s = max(wait_s, 2.0)  # the record that names another is on its way
-        if not self._closed.wait(wait_s):  # on the thread that followed it
+        if how == "fenced":
+            wait_s = max(wait_s, FENCED_WAIT_S)  # the record that names another is on its way
+        if wait_s:
+            self._later(wait_s, lambda: self._report(stage, epoch))
+        else:
             self._report(stage, epoch)
 
     def _report(self, stage: Asset, epoch: int) -> None:
@@ -288,14 +390,10 @@ class Children:
         else:
             self._on_died(stage, epoch)
 
-    def _do_planned(self, now: float) -> None:
-        due = [one for one in self._planned if one[0] <= now]
-        for one in due:
-            self._planned.remove(one)
-            one[1]()
+    # --- watching
 
     def _watch(self) -> None:
-        """Find children that are stopped or silent; start those that stand by, when their time has come."""
+        """Find processes that are stopped or silent; let stages stand by, when their time has come."""
         stopped: dict[int, float] = {}
         period_s = min(1.0, self._silence_s / 4)
         looked = measured = time.monotonic()
@@ -307,61 +405,58 @@ class Children:
                 # here and not where its death was heard: the kernel kills a process with the *thread* that started it
                 for stage in [stage for stage, due in self._due.items() if due <= now]:
                     del self._due[stage]
-                    if stage not in self.children:
-                        self._spawn(stage, WARM)
-                children = list(self.children.values())
+                    if stage not in self.drivers:
+                        self._begin(stage, WARM)
+                processes = list(self.processes.values())
+                self._end_unused(processes, now)
             if self._on_busy is not None and now - measured >= self._busy_period_s:
                 measured = now
-                self._measure([child for child in children if child.running and child.epoch != WARM])
+                self._measure([child for child in processes if child.running])
             if slept:  # this process was stopped or starved: what its children said meanwhile has not been read yet
                 stopped.clear()
-                for child in children:
+                for child in processes:
                     child.spoke = now
                 continue
-            for child in children:
-                pid = child.process.pid
-                if child.is_stopped():
-                    since = stopped.setdefault(pid, now)
-                else:
-                    stopped.pop(pid, None)
-                    since = now
-                limit_s = self._silence_s if child.running else STARTING * self._silence_s
-                silent = child.promised and now - child.spoke > limit_s
-                if now - since > self._silence_s or silent:
-                    text = f"The driver of {child.stage} has been silent for {limit_s:g} s and is killed."
-                    self._events.write("stage-silent", text, stage=child.stage, epoch=child.epoch)
-                    stopped.pop(pid, None)
-                    child.kill()
+            for child in processes:
+                self._look(child, stopped, now)
 
-    def _measure(self, children: list[Child]) -> None:
-        """What drivers have used of all cores; not while they start, which is work of another kind."""
+    def _do_planned(self, now: float) -> None:
+        due = [one for one in self._planned if one[0] <= now]
+        for one in due:
+            self._planned.remove(one)
+            one[1]()
+
+    def _look(self, child: Child, stopped: dict[int, float], now: float) -> None:
+        pid = child.process.pid
+        if child.is_stopped():
+            since = stopped.setdefault(pid, now)
+        else:
+            stopped.pop(pid, None)
+            since = now
+        limit_s = self._silence_s if child.running else STARTING * self._silence_s
+        silent = child.promised and now - child.spoke > limit_s
+        if now - since > self._silence_s or silent:
+            text = f"The {child.slot} process has been silent for {limit_s:g} s and is killed."
+            stages = [hosted.stage for hosted in list(child.stages.values())]
+            self._events.write("stage-silent", text, process=child.slot, stages=stages)
+            stopped.pop(pid, None)
+            child.kill()
+
+    def _end_unused(self, processes: list[Child], now: float) -> None:
+        """Processes without stages, after a while; at once where only those are left that do not stop."""
+        for child in processes:
+            if child.told_to_stop or len(child.stages) > len(child.stuck):
+                child.used = now
+            elif child.stuck or now - child.used > UNUSED_S:
+                child.end()
+                self._later(STOP_GRACE_S, lambda child=child: child.process.poll() is None and child.kill())
+
+    def _measure(self, processes: list[Child]) -> None:
+        """What stages have used of all cores; not while they start, which is work of another kind."""
         used: dict[int, int] = {}
         with contextlib.suppress(OSError):  # no descriptor is left for a look
-            used = cpu_of_sessions({child.process.pid for child in children})
-        for child in children:
+            used = cpu_of_sessions({child.process.pid for child in processes})
+        for child in processes:
             if child.process.pid in used and self._on_busy is not None:
-                self._on_busy(child.stage, used[child.process.pid])
-
-
-def cpu_of_sessions(sessions: set[int]) -> dict[int, int]:
-    """Nanoseconds of CPU that sessions have used so far: a driver, its JVM, its Python workers. Empty without /proc."""
-    found: dict[int, int] = {}
-    if not sessions or not os.path.isdir("/proc/self"):
-        return found
-    tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if (session := int(fields[3])) in sessions:  # see proc(5); of its own and of its ended children
-                    found[session] = found.get(session, 0) + sum(map(int, fields[11:15])) * tick_ns
-    return found
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"died with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+                for hosted in child.share(used[child.process.pid]):
+                    self._on_busy(hosted.stage, hosted.busy_ns)

@@ -36,9 +36,10 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "journal-damaged", "spill-damaged", "unwritten", "descriptors",
         # rows
         "captures", "queues", "disk-full", "set-aside",
-        # stages
-        "stage-start", "stage-ready", "stage-running", "stage-batch", "stage-late", "stage-bad", "stage-ahead",
-        "stage-waiting", "stage-odd", "stage-silent", "stage-failed", "stage-died", "stage-finished", "stage-end",
+        # stages, and the processes they are in
+        "stage-start", "stage-session", "stage-planned", "stage-ready", "stage-running", "stage-batch", "stage-late",
+        "stage-bad", "stage-ahead", "stage-waiting", "stage-odd", "stage-silent", "stage-stuck", "stage-failed",
+        "stage-died", "stage-finished", "stage-end", "stage-alone", "driver-start", "driver-end",
         # the run
         "kill", "prescribed", "sla-unmet", "sla-failed", "finished",
     )

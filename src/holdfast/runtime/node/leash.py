@@ -1,6 +1,6 @@
 """Run a command that dies with its parent: `python -I -S leash.py PARENT_PID command …`.
 
-The kernel kills a stage's process the moment its node is gone (PR_SET_PDEATHSIG), however the node went. This is a
+The kernel kills a driver process the moment its node is gone (PR_SET_PDEATHSIG), however the node went. This is a
 step of its own before `exec`, because running Python code between fork and exec of a process with threads may hang.
 
 What the command has started is not on its leash: a JVM goes on for a while, and may write to a checkpoint that the next

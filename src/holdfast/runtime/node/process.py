@@ -240,6 +240,8 @@ class NodeProcess:
             duration_ns(config.standby_delay, "standby_delay") / 1e9,
             lambda stage, busy_ns: self.post(StageBusy(stage, busy_ns)),
             duration_ns(config.load_period, "load_period") / 1e9,
+            shared=config.shares_driver,
+            alone=Path(config.dir) / "alone",
         )
         for name, endpoint in config.endpoints.items():
             if name != self.name:
@@ -439,11 +441,10 @@ class NodeProcess:
             case SetAside():
                 letters.want(effect)
 
-    def _order(self, stage: Asset, epoch: int | None) -> dict[str, Any]:
-        """The first line that a stage's process reads."""
+    def _order(self) -> dict[str, Any]:
+        """The first line that a driver process reads."""
         config = self.config
         return {
-            "stage": stage,
             "node": self.name,
             "endpoints": config.endpoints,
             "secret_file": str(config.secret_file or Path(config.dir) / "secret"),
@@ -451,7 +452,6 @@ class NodeProcess:
             "deployment": self.security.deployment,
             "dir": config.dir,
             "plan": digest(self.plan) if self.plan else "",
-            "epoch": epoch,
             "master": config.master,
             "conf": config.conf,
             "core": msgspec.to_builtins(config.core()),
@@ -461,7 +461,7 @@ class NodeProcess:
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
         event = str(news.get("event"))
-        fields = {k: v for k, v in news.items() if k not in ("event", "text", "number", "time", "node")}
+        fields = {k: v for k, v in news.items() if k not in ("event", "text", "number", "time", "node", "ticket")}
         text = str(news.get("text") or f"{stage}: {event}")
         if event in ("batch", "late", "bad", "ahead", "waiting"):
             self.events.limited((stage, event), 1.0, f"stage-{event}", text, **{"stage": stage, **fields})
@@ -496,4 +496,4 @@ class NodeProcess:
         found += [("messages_dropped", (name,), link.dropped) for name, link in self._links.items()]
         if self.spill is not None:
             found.append(("spill_bytes", (), self.spill.bytes))
-        return found
+        return found + (self.children.figures() if self.children is not None else [])

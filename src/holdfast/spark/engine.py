@@ -1,0 +1,93 @@
+"""One Spark session for all the stages of a driver process; each of them works in a session of its own on top of it.
+
+Those have their own settings, views and data sources, and share the JVM, its Python workers and its scheduler. Every
+stage is a pool of Spark's fair scheduler: a batch of one does not wait until a large one of another is through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError
+from holdfast.model.ids import Asset
+from holdfast.model.plan import Plan, digest
+from holdfast.pipeline import Pipeline, load
+from holdfast.pipeline.load import file_of_run
+from holdfast.runtime.config import read_plan
+from holdfast.spark.ahead import JUMP_US
+from holdfast.spark.hand_over import Say
+from holdfast.spark.life import ChildRole
+from holdfast.spark.session import session
+from holdfast.spark.sink import run_options
+from holdfast.spark.tidy import KEEP, Keep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkEngine:
+    """What the stages of this process share: the session, the user's functions, the way to the nodes."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.directory = Path(order["dir"]).resolve()
+        self.plan = _plan(self.directory / "plan.json", order.get("plan", ""))
+        source = _take_over_run(self.directory)
+        self.run = run_options(order)
+        self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
+        self.master: str = order.get("master") or "local[*]"
+        self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
+        self.pipeline: Pipeline = load(file_of_run(source, self.directory, self.plan.file))
+        name = f"holdfast {self.plan.pipeline} {order.get('node', '')}".strip()
+        self._spark = session(name, self.master, order.get("conf") or {}, stages=len(self.plan.stages))
+        gateway: Any = self._spark.sparkContext._gateway
+        self._jvm: Any = gateway.jvm
+        self._process: Any = gateway.proc
+
+    def role(self, stage: Asset, stopping: threading.Event, say: Say) -> ChildRole:
+        from holdfast.spark.roles import role_of
+
+        return role_of(self, self.plan.stage(stage), stopping, say)
+
+    def session(self, stage: Asset) -> SparkSession:
+        """A new one. What this thread starts goes into the stage's pool, and so do the threads of its queries."""
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage)
+        return self._spark.newSession()
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        from pyspark.util import InheritableThread
+
+        return InheritableThread(target, name=name, daemon=True)
+
+    def ask(self) -> None:
+        self._jvm.java.lang.System.nanoTime()
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+
+def _plan(path: Path, known: str) -> Plan:
+    """The plan on disk, which must be the one that the node runs."""
+    plan = read_plan(path)
+    if known and digest(plan) != known:
+        raise ConfigError(
+            "the plan was changed while it runs",
+            detail=f"{path} has the digest {digest(plan)}, the node runs {known}.",
+            hint="Put the old plan.json back, or start anew in another --dir.",
+        )
+    return plan
+
+
+def _take_over_run(directory: Path) -> str:
+    """Go to where `run` was called, where relative paths of sources and sinks start; gives the user's file."""
+    with contextlib.suppress(OSError, ValueError):
+        run = json.loads((directory / "run.json").read_text())
+        if run.get("cwd"):
+            os.chdir(run["cwd"])
+        return run.get("source") or ""
+    return ""
