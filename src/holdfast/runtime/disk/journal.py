@@ -89,7 +89,7 @@ class Journal:
         if isinstance(known, int) and known < lives:
             raise self._lost(f"{path} knows of life {known}, {self._lives.name} of life {lives}")
         self._file.truncate(self._size)  # a torn tail
-        os.fsync(self._file)
+        os.fsync(self._file.fileno())
         _sync_directory(path.parent)
 
     def _read(self) -> int:
@@ -181,7 +181,7 @@ class Journal:
             done = 0
             while done < len(raw):
                 done += os.pwrite(self._file.fileno(), raw[done:], self._size + done)
-            os.fdatasync(self._file)
+            os.fdatasync(self._file.fileno())
         except OSError as error:
             self._on_full(
                 f"The journal {self.path} cannot be written: {error.strerror}. The node waits and says nothing."
