@@ -236,7 +236,7 @@ def test_a_stranger_changes_no_result():
 
 
 def test_an_impostor_ends_no_node():
-    peers, wrong = attacked(Impostor, range(8), 12)
+    peers, wrong = attacked(Impostor, range(16), 12)
     assert wrong == []
     check_reach(report(peers), node_kinds())
 

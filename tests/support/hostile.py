@@ -23,6 +23,7 @@ from holdfast.errors import ConfigError
 from holdfast.model import messages as m
 from holdfast.model.block import Block, Digest
 from holdfast.model.ids import Asset, Consumer, Edge, Name, Seat, driver_of, seat_of
+from holdfast.model.skips import Skip
 from holdfast.sim.process import Process
 from holdfast.sim.world import World
 
@@ -150,6 +151,9 @@ class Hostile:
         if kind is Block and rng.random() < 0.8:
             start, rows = rng.randrange(20), tuple((k, 5, 1) for k in range(rng.randrange(3)))
             return Block(start, start + len(rows) + 1, rows, rng.randrange(1 << 30))
+        if kind is Skip and rng.random() < 0.8:
+            edge, start = rng.choice(list(self.world.topology.producer)), rng.randrange(20)
+            return Skip(edge, start, start + 1 + rng.randrange(20), rng.randrange(4) if ">" in edge else -1, "why")
         if kind is Digest:
             return Digest(rng.randrange(4), rng.randrange(1 << 62))
         known = [place for place in self.world.first.places.values() if type(place) is kind]

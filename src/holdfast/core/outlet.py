@@ -134,6 +134,11 @@ class Outlet:
         found = [tap.asked for key, tap in self.taps.items() if key[:2] == (edge, consumer)]
         return any(at > position for at in found) if found else None
 
+    def stands(self, edge: Edge, consumer: Consumer) -> int | None:
+        """Where this consumer has said that it stands; None: it has not, at this epoch of the shard."""
+        known = (tap.asked for key, tap in self.taps.items() if key[:2] == (edge, consumer) and tap.address)
+        return max(known, default=None)
+
     def _forget_older(self, edge: Edge, consumer: Consumer, epoch: int) -> None:
         """A consumer in a new epoch: whoever ran it before gets nothing more."""
         for key in [k for k, tap in self.taps.items() if k[:2] == (edge, consumer) and tap.epoch < epoch]:

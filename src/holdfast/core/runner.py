@@ -67,8 +67,8 @@ class Runner:
         self.guards: tuple[Guard, ...] = ()
         #: While it waits for memory: when it tries again; 0: it does not.
         self.tries_again_ns = 0
-        self.skips = Skips(copy)
         self.outlet = Outlet(copy, place.epoch, topology, config, spills)
+        self.skips = Skips(copy, self.outlet)
         seat = place.primary or NO_SEAT
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)

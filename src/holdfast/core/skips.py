@@ -3,7 +3,8 @@
 The shard gives the block up: it will not step it at this epoch, whatever happens. Only then does it ask the coordinator
 for the record that skips it, under the version of its place that it knows. So no copy has stepped the block when
 the record names it, and whoever runs the shard from then on, at a higher epoch, passes over it. A primary
-whose state is whole goes on in place; one whose state is torn leaves that to its backup.
+whose state is whole goes on in place; one whose state is torn leaves that to its backup. One that was promoted may meet
+a block that its predecessor took: it gives up nothing before every consumer has said that it stands no further.
 
 A skip is forgotten when every guard stands behind it. Until then a copy could be promoted that meets the block.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.core.copy import Copy
+from holdfast.core.outlet import Outlet
 from holdfast.core.roles import Change, Condition
 from holdfast.model.ids import Asset, Edge, operator_of, producer_stage
 from holdfast.model.messages import GivenUp, Message, SkipsPassed
@@ -27,10 +29,11 @@ STANDS = (Condition.FAILED, Condition.TORN, Condition.WAITING)
 class Skips:
     """Of one shard that runs."""
 
-    __slots__ = ("copy", "given_up", "past", "since_ns")
+    __slots__ = ("copy", "given_up", "outlet", "past", "since_ns")
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, copy: Copy, outlet: Outlet) -> None:
         self.copy = copy
+        self.outlet = outlet
         #: What it has given up, until the record skips it.
         self.given_up: Skip | None = None
         #: The latest that it has passed over, the record may have forgotten them.
@@ -58,7 +61,7 @@ class Skips:
         """Why this block cannot be skipped now; empty: it can."""
         copy, blocked = self.copy, self.copy.blocked
         if blocked is not None and (blocked.edge, blocked.number) == (edge, number):
-            return self._cannot(place)
+            return self._cannot(place) or self._unheard()
         inbox, here = copy.inboxes.get(edge), copy.input(edge)
         what = f"batch {number} of {producer_stage(edge)}" if inbox else f"{number} of {edge}"
         if any((block.batch if inbox else block.start) == number for block in here.queue):
@@ -73,6 +76,23 @@ class Skips:
             return f"the state of {self.copy.id} is torn, and no second node has a copy to go on from"
         if len(place.skips) >= SKIPS_MAX:
             return f"{self.copy.id} has {SKIPS_MAX} skips in force: wait until its backup has passed some of them"
+        return self.was_read()
+
+    def was_read(self) -> str:
+        """An earlier primary may have taken the block: on this node alone it cannot be taken, for want of memory, say.
+        Whoever has read what came of it would get other rows in its place."""
+        for queue in self.copy.outputs:
+            for consumer in queue.owners:
+                if (self.outlet.stands(queue.edge, consumer) or 0) > queue.next:
+                    return f"another node has taken it, and {consumer} has read what came of it"
+        return ""
+
+    def _unheard(self) -> str:
+        """Does somebody read this shard who has not said where it stands? Then that is not known."""
+        for queue in self.copy.outputs:
+            for consumer in queue.owners:
+                if self.outlet.stands(queue.edge, consumer) is None:
+                    return f"{consumer}, which reads it, has not said yet where it stands: try again in a moment"
         return ""
 
     def way_on(self, place: Place) -> str:
@@ -89,7 +109,9 @@ class Skips:
     def give_up(self, edge: Edge, start: int, place: Place) -> Skip | None:
         """Never step this block at this epoch; None: it is not where this shard stands still, or was given up."""
         blocked = self.copy.blocked
-        if blocked is None or blocked.key != (edge, start) or self.given_up is not None or self._cannot(place):
+        if blocked is None or blocked.key != (edge, start) or self.given_up is not None:
+            return None
+        if self._cannot(place) or self._unheard():
             return None
         self.copy.change(Change.GIVES_UP)
         self.given_up = blocked

@@ -27,12 +27,11 @@ class SkipRules:
         #: What a primary has given up, at which epoch; what records have skipped, from which epoch on.
         self.given_up: dict[tuple[Asset, Edge, int], int] = {}
         self.in_force: dict[tuple[Asset, Edge, int], int] = {}
-        #: Batches with a row that some operator cannot take.
-        self.poisoned: dict[tuple[Edge, int], Block] = {}
+        #: What was handed over: an operator may come to be unable to take a batch that was sealed before.
+        self.sealed: dict[tuple[Edge, int], Block] = {}
 
     def on_sealed(self, note: notes.Sealed) -> None:
-        if any(row in self.world.poison for row in note.block.rows):
-            self.poisoned[note.edge, note.block.start] = note.block
+        self.sealed[note.edge, note.block.start] = note.block
 
     def on_gave_up(self, source: Address, note: notes.GaveUp) -> None:
         self.given_up[note.shard, note.edge, note.start] = note.epoch
@@ -69,17 +68,21 @@ class SkipRules:
                 self.fail("a skip was forgotten that a copy may meet", f"{shard}: {skip}, {where}")
 
     def has_row(self, shard: Asset, row: Row) -> bool:
-        return any(row in self.poisoned[at[1:]].rows for at in self.in_force if at[0] == shard)
+        return any(row in self.sealed[at[1:]].rows for at in self.in_force if at[0] == shard)
 
     def rows(self) -> dict[Asset, list[Row]]:
         """What every shard has passed over, or will if it comes there."""
         found: dict[Asset, list[Row]] = {}
         for shard, edge, start in self.in_force:
-            found.setdefault(shard, []).extend(self.poisoned[edge, start].rows)
+            found.setdefault(shard, []).extend(self.sealed[edge, start].rows)
         return found
 
     def is_stuck(self, shard: Asset, place: Place) -> bool:
-        """Is its state torn, and no copy of it anywhere? That is more than a skip can mend."""
+        """Is its state torn, and no copy of it anywhere? Or cannot this node alone take what was taken, and read? That
+        is more than a skip can mend."""
         node = self.world.node(name_of(place.primary)) if place.primary else None
-        copy = node.host.copies.get(shard) if node is not None else None
-        return copy is not None and copy.op.torn and place.backup is None
+        runner = node.host.runners.get(shard) if node is not None else None
+        if runner is None:
+            return False
+        torn = runner.copy.op.torn and place.backup is None
+        return torn or (runner.skips.stands and bool(runner.skips.was_read()))

@@ -78,7 +78,19 @@ class Pair:
         self.runner.pump(0, ready)
         self.noted += ready.notes
 
+    def follow(self, ahead: int = 0) -> None:
+        """Everybody who reads it says where they stand: where it ends, or further on."""
+        outlet = self.runner.outlet
+        for queue in self.runner.copy.outputs:
+            for consumer in queue.owners:
+                message = m.Subscribe(edge=queue.edge, consumer=consumer, epoch=1, at=queue.next + ahead, ack=0)
+                outlet.on_subscribe("reader", message, 0, Ready())
+
     def want(self, start: int) -> None:
+        self.follow()
+        self.ask(start)
+
+    def ask(self, start: int) -> None:
         ready = Ready()
         message = m.SkipWanted(shard="u0", input="s0>u0", start=start)
         for host in (self.a, self.b):
@@ -171,6 +183,23 @@ def test_a_copy_that_is_promoted_before_the_block_skips_it_too(stuck):
     stuck.put(primary="b#1", backup=None, epoch=3)
     assert stuck.rows(stuck.b) == there
     assert [note.epoch for note in stuck.noted if note.word == "skipped"] == [2, 3]
+
+
+def test_nothing_is_given_up_before_everybody_has_said_where_they_stand(stuck):
+    stuck.ask(3)
+    assert stuck.runner.skips.given_up is None
+    assert "has not said yet where it stands" in stuck.runner.skips.objection("s0>u0", 1, stuck.place)
+    stuck.want(3)
+    assert stuck.runner.skips.given_up is not None
+
+
+def test_what_another_node_has_taken_is_not_skipped_once_its_results_were_read(stuck):
+    """This node lacks the memory, say, that the primary before it had (seed 1014 of stalls)."""
+    stuck.follow(ahead=5)
+    stuck.ask(3)
+    assert stuck.runner.skips.given_up is None
+    assert "has read what came of it" in stuck.runner.skips.objection("s0>u0", 1, stuck.place)
+    assert stuck.runner.skips.way_on(stuck.place).startswith("It cannot be skipped: another node has taken it")
 
 
 def test_a_torn_primary_leaves_it_to_its_backup():

@@ -82,7 +82,9 @@ def test_a_run_goes_by_the_users_file_only_while_it_is_what_was_planned(tmp_path
     assert file_of_run(str(original), copy.parent, planned) == original
 
 
-def test_a_file_that_needs_spark_before_there_is_one_is_told_where_to_call_it(tmp_path):
+def test_a_file_that_needs_spark_before_there_is_one_is_told_where_to_call_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)  # another test of this process may have one
+    monkeypatch.setattr("pyspark.sql.SparkSession._instantiatedSession", None)
     file = written(tmp_path, "from pyspark.sql import functions as F\nis_a = F.col('src') == 'a'\n", "needs.py")
     with pytest.raises(ConfigError, match=r"needs\.py fails with") as error:
         load(file)
