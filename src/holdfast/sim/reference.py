@@ -60,10 +60,20 @@ class Reference:
 
     def block_at(self, edge: Edge, start: int) -> Block | None:
         """What must be at this position. Whoever asks has seen a block there: if the reference waits to hear what
-        became of a block before it, that one was taken."""
-        while start not in self.at[edge] and (at := self._open(maker_of(edge))) is not None:
-            self.decide(maker_of(edge), at, skip=False)
+        became of a block before it, that one was taken. (Also before an input of its maker: one that started empty has
+        other positions, and its own output is not asked for.)"""
+        while start not in self.at[edge] and (found := self._waits(maker_of(edge))) is not None:
+            shard, at = found
+            self.decide(shard, at, skip=False)
         return self.at[edge].get(start)
+
+    def _waits(self, shard: Asset) -> tuple[Asset, tuple[Edge, int]] | None:
+        """Which block of this shard, or of one that feeds it, waits for a decision?"""
+        at = self._open(shard)
+        if at is not None:
+            return shard, at
+        makers = [maker_of(edge) for edge in self.taken.get(shard, ()) if not self.topology.is_stage_edge(edge)]
+        return next((found for maker in makers if (found := self._waits(maker)) is not None), None)
 
     def _open(self, shard: Asset) -> tuple[Edge, int] | None:
         """The block before which it waits for a decision."""
