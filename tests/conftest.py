@@ -28,6 +28,7 @@ CLUSTERS = (
     "test_cut_network",
     "test_dead_letters",
     "test_faults",
+    "test_gaps",
     "test_hostile_streams",
     "test_large_state",
     "test_late_signals",
@@ -40,6 +41,7 @@ CLUSTERS = (
     "test_skips",
     "test_spark_bad_input",
     "test_spark_between",
+    "test_spark_drivers",
     "test_spark_end_to_end",
     "test_spark_gaps",
     "test_spark_kafka",
@@ -47,6 +49,7 @@ CLUSTERS = (
     "test_spark_port",
     "test_spark_reader",
     "test_spark_tls",
+    "test_spilling",
     "test_strangers",
 )
 
