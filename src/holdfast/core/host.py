@@ -333,8 +333,7 @@ class Host:
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True)))
         elif copy.pasted == number:
             ready.send.append((source, Pasted(shard=head.shard, epoch=head.epoch, round=head.round)))
-        elif copy.condition is Condition.HOLLOW or (copy.pasting is None and copy.pasted < number):
-            # that the paste failed was said, but perhaps not heard; or what is here is of an epoch before
+        elif copy.condition is Condition.HOLLOW:  # that the paste failed was said, but perhaps not heard
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=False)))
 
     def _paste(self, shard: Asset, ready: Ready) -> bool:
