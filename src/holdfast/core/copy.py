@@ -84,7 +84,7 @@ class Copy:
         self.highest = WATERMARK_MIN
         #: It makes again what an earlier copy made, which may have come further: it needs the same input.
         self.replays = False
-        #: (epoch, round) of the last capture in this image.
+        #: (born, round) of the last capture in this image.
         self.pasted = (0, 0)
         #: Elements consumed since the last capture was taken.
         self.consumed_since = 0
@@ -338,7 +338,7 @@ class Copy:
             queue.paste(head.outputs[queue.edge], head.scan == 0)
         self.watermark = min(i.watermark for i in self.inputs)
         self.gap, self.highest = head.gap
-        self.pasted = (head.epoch, head.round)
+        self.pasted = (head.born, head.round)
         return sealed
 
     def promote(self, leases_until_ns: int) -> None:

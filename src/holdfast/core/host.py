@@ -307,7 +307,7 @@ class Host:
             return
         if self.states[shard] not in (State.JOINING, State.BACKUP):
             return
-        if copy.pasting is not None or (head.epoch, head.round) <= copy.pasted:
+        if copy.pasting is not None or (head.born, head.round) <= copy.pasted:
             self._answer(arriving.source, head, ready)
             return
         why = head.whole_objection()
@@ -324,12 +324,12 @@ class Host:
         ready.send.append((arriving.source, Held(shard=shard, epoch=head.epoch, round=head.round, fits=fits)))
 
     def _answer(self, source: Seat, head: Capture, ready: Ready) -> None:
-        """Say again how far a round is that came before."""
+        """Say again how far a round is that came before, perhaps at an earlier epoch of the same primary."""
         copy = self.copies.get(head.shard)
         if copy is None:
             return
-        number = (head.epoch, head.round)
-        if copy.pasting is not None and (copy.pasting.head.epoch, copy.pasting.head.round) == number:
+        number = (head.born, head.round)
+        if copy.pasting is not None and (copy.pasting.head.born, copy.pasting.head.round) == number:
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True)))
         elif copy.pasted == number:
             ready.send.append((source, Pasted(shard=head.shard, epoch=head.epoch, round=head.round)))

@@ -183,6 +183,8 @@ class Capture(Message, frozen=True, kw_only=True):
     epoch: Number
     #: Version of the place under which it was sent: an image that has not seen, or no longer has, this place waits.
     since: Number
+    #: Rounds are numbered from the epoch on at which the primary began to run; a skip raises its epoch while it runs.
+    born: Number
     round: Number
     #: How many pieces it has; all but the first are messages of their own. 0: only asks how far the round is.
     pieces: Piece
@@ -208,6 +210,8 @@ class Capture(Message, frozen=True, kw_only=True):
         if not inputs == set(self.start) == set(self.to) == set(self.watermarks):
             return f"it does not say where every input of {self.shard} stands"
         why = epoch_ahead(view, self.shard, self.epoch)
+        if not why and self.born > self.epoch:
+            why = f"its primary began to run at epoch {self.born}, after epoch {self.epoch}"
         if why or not self.pieces:
             return why
         if set(self.outputs) != {*spec.outputs, dead_edge(self.shard)}:

@@ -28,7 +28,7 @@ COMMIT = parts.CommitRecord(
     digests={"s0>u0": Digest(0, 0)}, ends={"s0>u0": 2},
 )  # fmt: skip
 CAPTURE = m.Capture(
-    shard="u0", epoch=5, since=4, round=1, pieces=1, state="some",
+    shard="u0", epoch=5, since=4, born=4, round=1, pieces=1, state="some",
     start={"s0>u0": 0}, to={"s0>u0": 0}, watermarks={"s0>u0": 0},
     outputs=dict.fromkeys(("u0.0", "u0.dead"), parts.OutputPart(0, 0, 0, (), {})), handed={},
 )  # fmt: skip

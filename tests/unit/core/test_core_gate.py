@@ -37,7 +37,7 @@ COMMIT = parts.CommitRecord(
 )  # fmt: skip
 DELIVER = m.Deliver(stage="s0", epoch=1, batch=0, attempt=1, shards={"u0": 1}, parts={EDGES[0]: ROWS}, last=None)
 CAPTURE = m.Capture(
-    shard="u0", epoch=1, since=1, round=1, pieces=1, state=WindowChunk(1, 0, -1, -1, {}), scan=0, rising=True,
+    shard="u0", epoch=1, since=1, born=1, round=1, pieces=1, state=WindowChunk(1, 0, -1, -1, {}), scan=0, rising=True,
     start={EDGES[0]: 0}, to={EDGES[0]: 0}, watermarks={EDGES[0]: -1},
     outputs=dict.fromkeys(("u0.0", "u0.dead"), parts.OutputPart(0, 0, 0, (), {})),
     handed={EDGES[0]: parts.HandedPart(0, -1, (), ())},
@@ -172,6 +172,7 @@ def test_a_wrong_message_is_refused_and_named_and_changes_nothing(what: str):
 
 #: To n1, which is backup of u0.
 WRONG_CAPTURES = {
+    "of a primary that begins to run later": {"born": 2},
     "edges of another shard": {"start": {EDGES[1]: 0}, "to": {EDGES[1]: 0}, "watermarks": {EDGES[1]: -1}},
     "no output": {"outputs": {}},
     "nothing of what was handed over": {"handed": {}},

@@ -175,6 +175,28 @@ def test_its_backup_goes_on_with_captures_of_the_new_epoch(stuck):
     assert stuck.runner.guards[0].unfit == {}
 
 
+@pytest.mark.parametrize("heard", [0, 1])
+def test_a_round_whose_answers_a_skip_has_overtaken_is_answered_at_the_new_epoch(heard):
+    """The backup was at work on it, or had done it; its words carried the old epoch (seed 4100426)."""
+    made = Pair()
+    made.give(0, 1)
+    guard = made.runner.guards[0]
+    answers = receive(made.b, take(guard)["b#1"])
+    for message in answers[:heard]:
+        made.a.on_held("b#1", message, 0, Ready())
+    made.give(1, BAD)
+    made.want(3)
+    made.put(epoch=2, skips=(skip_of(made),))
+    ready = Ready()
+    guard.on_tick(1 << 50, ready)
+    for message in receive(made.b, [message for _, message in ready.send]):
+        made.a.on_held("b#1", message, 0, Ready())
+    assert (guard.waiting, guard.unfit) == ({}, {})
+    made.give(2, 2)
+    made.capture()
+    assert made.rows(made.b) == made.rows(made.a)
+
+
 def test_a_copy_that_is_promoted_before_the_block_skips_it_too(stuck):
     stuck.want(3)
     skip = skip_of(stuck)

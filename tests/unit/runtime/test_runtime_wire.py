@@ -53,7 +53,7 @@ def test_rows_of_blocks_and_captures_survive():
     assert len(data.blocks[1].rows) == 0
     capture = sent(
         m.Capture(
-            shard="u0", epoch=1, since=1, round=1, pieces=1, scan=0, start={}, to={}, watermarks={}, state=None,
+            shard="u0", epoch=1, since=1, born=1, round=1, pieces=1, scan=0, start={}, to={}, watermarks={}, state=None,
             outputs={"u0.0": OutputPart(0, 4, 0, (), {})}, handed={"s0>u0": HandedPart(0, -1, (), ())},
             cargo=(Cargo("u0.0", (block,)),),
         )

@@ -40,7 +40,7 @@ class Images:
     name = "images"
 
     __slots__ = (
-        "base", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace", "place",
+        "base", "born", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace", "place",
         "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ class Images:
         self.protection = Protection()
         self.config = config
         self.pace = pace
-        self.epoch = place.epoch
+        self.born = self.epoch = place.epoch
         self.number = 0
         self.started_ns = now_ns
         self.sent_ns = now_ns
@@ -190,6 +190,7 @@ class Images:
         key = {"shard": copy.id, "epoch": self.epoch, "since": self.place.since, "round": self.number}
         head = Capture(
             **key,
+            born=self.born,
             pieces=len(state) + len(more),
             state=state[0],
             scan=scan,
