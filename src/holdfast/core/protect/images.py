@@ -40,8 +40,8 @@ class Images:
     name = "images"
 
     __slots__ = (
-        "base", "born", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace", "place",
-        "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
+        "base", "born", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace",
+        "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, pace: Pace, now_ns: int) -> None:
