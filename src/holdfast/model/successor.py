@@ -57,7 +57,11 @@ def _place(asset: Asset, place: Place, record: Record, *, is_stage: bool) -> str
     holders = place.holders
     if place.is_stage is not is_stage or place.mode not in MODES:
         return f"it cannot be placed as {shown(place)}"
-    if place.since > record.version or place.empty > place.epoch or (place.moving and not place.backup):
+    if (
+        place.since > record.version
+        or max(place.empty, place.restored) > place.epoch
+        or (place.moving and not place.backup)
+    ):
         return f"its numbers do not agree: {shown(place)}"
     if len({name_of(seat) for seat in holders}) < len(holders) or (not place.primary and holders):
         return f"its holders cannot be: {shown(place)}"
