@@ -41,6 +41,8 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
         return "it has no members, or drains somebody else"
     if whole and not topology.operators.issuperset(record.protection):
         return "it protects other operators than there are"
+    if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
+        return "it keeps checkpoints in a store, and there is none"
     known = before.places if record.members == before.members else {}  # what has not changed was looked at before
     for asset in wanted:
         place = record.places[asset]

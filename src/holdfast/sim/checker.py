@@ -11,7 +11,7 @@ fetches              what a fetch gets is all that it asked for and equals the r
 disks                no message says that something is safe which the disk of its sender does not have yet: a life, a
                      vote, a record, a page of a ledger; output counts as spilled, and leaves memory, only when its
                      disk has taken it; no file outlives what is in it
-modes                a mode is in force with the record that names the second copy it needs, or drops the one it does not
+modes                a mode is in force with the record that names the copy it needs, or drops the one that it does not
 gaps                 only a shard in mode `none` without a copy starts empty by the record, and only one whose input was
                      lost by itself; from then on its output is compared between its copies, every row once, none of a
                      window before the gap; positions never go back; what a sink has at the end is right, and what is
@@ -22,8 +22,7 @@ skips                the record skips, at a new epoch, only what a primary has g
                      passes over it alike, and none is forgotten that a copy may meet (`sim/skips.py`)
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
-balance              a backup is moved for balance one at a time, not more often than is set, and where it matters; no copy
-                     is said to be busier than a core can be
+balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
@@ -79,7 +78,6 @@ class Checker:
         self.primaries: dict[tuple[Asset, int], Seat] = {}
         self.lives: dict[str, int] = {}
         self.commits: dict[Asset, dict[int, CommitRecord]] = {stage.id: {} for stage in world.topology.stages}
-        #: What every process looks at in its own notes, on real nodes too.
         self.own: dict[Address, Invariants] = {}
         #: Where an edge left the reference because rows are missing, and how far it had been emitted before (the
         #: reference may be ahead of that); what came after, by position; every row of it.
@@ -202,7 +200,7 @@ class Checker:
             self.fail("wrong rows", f"{who} has {block} on {edge}; the reference has {right}")
 
     def _same_bare(self, edge: Edge, block: Block, who: str) -> None:
-        """A reader's blocks: positions and watermarks without rows. A reader has read nothing before its tasks fetch."""
+        """A reader's blocks: positions and watermarks without rows. It has read nothing before its tasks fetch."""
         if self.reference.is_open(edge, block.start):
             return
         right = self._right(edge, block.start)

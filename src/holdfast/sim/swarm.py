@@ -124,6 +124,7 @@ def stored(setup: Setup) -> Setup:
     protection = replace(setup.config.protection, checkpoint="paged", checkpoint_ns=rng.choice((20, 100, 400)) * MS)
     return replace(
         setup,
+        topology=replace(setup.topology, has_store=True),
         config=replace(setup.config, protection=protection),
         faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
         revive=True,
