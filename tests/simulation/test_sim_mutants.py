@@ -18,6 +18,7 @@ from holdfast.sim.swarm import (
     poisoned,
     rough,
     skewed,
+    stored,
     swarm_setup,
     switching,
 )
@@ -41,6 +42,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "fetch_of_a_fenced_sink_is_served": ("stall-reader",),
     "fetch_is_served_by_a_backup": ("stall", "drain", "crash"),
     "a_promoted_copy_does_not_write_what_it_found": ("crash",),
+    "an_older_checkpoint_replaces_a_newer_one": ("stall", "cut"),
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
 HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_images"}
@@ -58,6 +60,8 @@ CHOPPED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants
 POISONED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_letters"}
 #: Bugs in skips: looked for where operators cannot take some batches.
 CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_skips"}
+#: Bugs in what the stable store keeps: looked for where there is one, and everything is killed at once.
+STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -79,6 +83,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = skewed(setup) if name in SKEWED else fragile(setup) if name in FRAGILE else setup
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
+            setup = stored(setup) if name in STORED else setup
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

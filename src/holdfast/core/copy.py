@@ -33,7 +33,7 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows,
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Consumer, Edge, dead_edge
 from holdfast.model.messages import Capture
-from holdfast.model.parts import CommitRecord
+from holdfast.model.parts import CheckpointHead, CommitRecord, HandedPart
 from holdfast.model.skips import WHY_MAX, Skip
 from holdfast.model.topology import ShardSpec, Topology
 
@@ -339,6 +339,39 @@ class Copy:
         self.watermark = min(i.watermark for i in self.inputs)
         self.gap, self.highest = head.gap
         self.pasted = (head.born, head.round)
+        return sealed
+
+    # --- the store
+
+    def checkpoint_head(self) -> CheckpointHead:
+        """Where it stands, for a checkpoint of this moment."""
+        batches = {e: inbox.sealed[0].batch - 1 if inbox.sealed else inbox.last for e, inbox in self.inboxes.items()}
+        return CheckpointHead(
+            to=self.positions(),
+            watermarks={i.edge: i.watermark for i in self.inputs},
+            gap=(self.gap, self.highest),
+            outputs={queue.edge: queue.part(queue.trimmed) for queue in self.queues},
+            batches=batches,
+        )
+
+    def load(self, head: CheckpointHead | None, image: object) -> list[tuple[Edge, Block]]:
+        """Stand where a checkpoint stands (None: none was ever made, so at the beginning). Returns the blocks that it
+        can seal already; what else it owes has to be loaded."""
+        self.change(Change.LOADED)
+        if head is not None:
+            self.op.load(image)
+            self.gap, self.highest = head.gap
+            for queue in self.queues:
+                queue.paste(head.outputs[queue.edge], True)
+        sealed: list[tuple[Edge, Block]] = []
+        for i in self.inputs:
+            i.position = head.to[i.edge] if head else 0
+            i.watermark = head.watermarks[i.edge] if head else WATERMARK_MIN
+            if i.inbox is not None:
+                last = head.batches[i.edge] if head else -1
+                sealed.extend((i.edge, block) for block in i.inbox.rebase(HandedPart(i.position, last, (), ())))
+                i.queue = i.inbox.sealed
+        self.watermark = min(i.watermark for i in self.inputs)
         return sealed
 
     def promote(self, leases_until_ns: int) -> None:

@@ -53,7 +53,7 @@ TRANSITIONS: dict[tuple[Standing, Trigger], Standing] = {
 class Election:
     __slots__ = (
         "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "elected_ns", "heard_ns",
-        "name", "patience_ns", "sent_ns", "standing", "term", "voted_for", "votes",
+        "name", "patience_ns", "seen", "sent_ns", "standing", "term", "voted_for", "votes",
     )  # fmt: skip
 
     def __init__(self, name: Name, config: Config, term: int, voted_for: Name | None, accepted: Record) -> None:
@@ -62,6 +62,8 @@ class Election:
         #: Newest term seen, and whom this node voted for in it. On disk before any answer; never goes back.
         self.term = term
         self.voted_for = voted_for
+        #: The highest term in which somebody stood who could not be elected: this node would stand above that.
+        self.seen = 0
         #: Newest record accepted, decided or not. On disk before any answer.
         self.accepted = accepted
         #: Version up to which records are known to be decided, and the newest such record.
@@ -150,7 +152,7 @@ class Election:
 
     def campaign(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
         self._turn(Trigger.SILENCE)
-        self.term += 1
+        self.term = max(self.term, self.seen) + 1
         self.voted_for = self.name
         self.coordinator = None
         self._keep(ready)
@@ -170,6 +172,8 @@ class Election:
         if tuple(message.record_rank) >= self.accepted.rank:  # never adopt the term of one who could not be elected
             self._saw_term(message.term, ready)
             granted = message.term == self.term and self.voted_for in (None, source)
+        else:  # it votes for itself in that term: whoever stands in the same one cannot win its vote
+            self.seen = max(self.seen, message.term)
         if granted:
             self.voted_for = source
             self.heard_ns = now_ns

@@ -26,6 +26,9 @@ from holdfast.model.messages import Deliver, Delivered, Refused, Seal, Sealed
 from holdfast.model.parts import CommitRecord
 from holdfast.model.reasons import HandOverReason
 
+#: While batches before them are being looked up, so many may wait.
+HELD_MAX = 4
+
 
 class HandOver:
     __slots__ = ("host",)
@@ -67,7 +70,8 @@ class HandOver:
             else:
                 self._tell(copies[shard], stage_edge(message.stage, shard), None, now_ns, ready)
         limit = self.host.config.retained_hard_max  # of each edge: another may wait for it
-        if any(copies[shard].inboxes[stage_edge(message.stage, shard)].retained >= limit for shard in message.shards):
+        inboxes = [copies[shard].inboxes[stage_edge(message.stage, shard)] for shard in message.shards]
+        if any(i.retained >= limit or (i.owed and len(i.held) >= HELD_MAX) for i in inboxes):
             self._refuse(source, message, HandOverReason.FULL, ready)
             return
         digests: dict[Edge, Digest] = {}
@@ -123,6 +127,7 @@ class HandOver:
         if block is not None:
             ready.notes.append(notes.Sealed(copy.id, edge, self.host.seat, block))
             ready.again = True
+        self.host.lookups.look(copy, ready)
         self._tell(copy, edge, commit, now_ns, ready)
 
     def _tell(self, copy: Copy, edge: Edge, commit: CommitRecord | None, now_ns: int, ready: Ready) -> None:

@@ -10,9 +10,11 @@ from holdfast.core.arriving import Arriving, Pasting, key_of
 from holdfast.core.copy import Copy
 from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.fence import Behind, Fence
+from holdfast.core.lookups import Lookups
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.protect import Pace, maker
 from holdfast.core.ready import Done, Left, Ready
+from holdfast.core.restores import Restores
 from holdfast.core.roles import TRANSITIONS, Action, Change, Condition, State, role_of
 from holdfast.core.runner import Runner
 from holdfast.core.spills import Spills
@@ -25,14 +27,15 @@ from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, SkipWanted, Subscribe
 from holdfast.model.parts import EdgeState
+from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
 
 
 class Host:
     __slots__ = (
-        "arriving", "config", "copies", "factory", "fence", "first_version", "holds", "letters", "pace", "runners",
-        "seat", "spills", "states", "tickets", "topology",
+        "arriving", "config", "copies", "factory", "fence", "first_version", "holds", "letters", "lookups", "pace",
+        "restores", "runners", "seat", "spills", "states", "tickets", "topology",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -57,6 +60,8 @@ class Host:
         self.tickets = Tickets(config.spill_limit_ns)
         self.spills = Spills(config, self.tickets, self._pump)
         self.letters = DeadLetters(config, self.tickets, self._pump)
+        self.lookups = Lookups(self.tickets, config, self._pump, seat)
+        self.restores = Restores(self.tickets, config, self._on_loaded)
 
     # --- the record
 
@@ -71,12 +76,19 @@ class Host:
             place = record.places[shard]
             if place != before.places.get(shard):
                 self._on_place(shard, place, now_ns, ready)
-            elif shard in self.runners and record.protection_of(shard) != before.protection_of(shard):
-                self.runners[shard].on_protection(record.protection_of(shard), now_ns)
+            elif record.protection_of(shard) != before.protection_of(shard):
+                self._on_protection(shard, now_ns)
         for runner in self.runners.values():
             runner.on_record(record, now_ns, ready)
         for shard, source in list(self.arriving):
             self._take(shard, source, ready)
+
+    def _on_protection(self, shard: Asset, now_ns: int) -> None:
+        protection = self.record.protection_of(shard)
+        if shard in self.copies:
+            _logs(self.copies[shard], protection)
+        if shard in self.runners:
+            self.runners[shard].on_protection(protection, now_ns)
 
     def impossible(self, record: Record) -> str:
         """Why the copies here could not do what this record asks of them, if they could not. (Their own table says so
@@ -148,6 +160,8 @@ class Host:
                 self._promote(shard, place, now_ns, ready)
             case Action.LAND:
                 self._land(shard, place, now_ns, ready)
+            case Action.RESTORE:
+                self._restore(shard, place, now_ns, ready)
             case Action.RETARGET:
                 self._retarget(shard, place, now_ns, ready)
             case Action.DEMOTE:
@@ -195,11 +209,39 @@ class Host:
         copy.start_empty(base_of(place.epoch))
         self._run(shard, place, now_ns, ready)
 
+    def _restore(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        """All copies are gone: ask the store; if this copy has at this epoch, go on."""
+        runner = self.runners.get(shard)
+        if runner is not None and runner.epoch == place.epoch:
+            runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
+            return
+        if self.restores.is_under_way(shard, place.epoch):
+            return
+        if shard in self.copies:
+            self._forget(shard, ready)
+            ready.notes.append(notes.Dropped(shard, self.seat, place.epoch))
+        copy = self.copies[shard] = self._new_copy(shard, based=False)
+        copy.change(Change.ASKS_THE_STORE)
+        ready.notes.append(notes.Restoring(shard, self.seat, place.epoch))
+        self.restores.ask(shard, place.epoch, ready)
+
+    def _on_loaded(self, shard: Asset, epoch: int, done: Done, now_ns: int, ready: Ready) -> None:
+        """The store has answered: run from there, over what is not consumed."""
+        place, copy = self.record.places[shard], self.copies[shard]
+        for edge, block in copy.load(done.head, done.image):
+            ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
+        ready.notes.append(notes.Restored(shard, self.seat, epoch, tuple(copy.positions().items())))
+        copy.promote(now_ns + self.config.lease_ns)
+        self._run(shard, place, now_ns, ready)
+        self.lookups.look(copy, ready)
+
     def _forget(self, shard: Asset, ready: Ready) -> None:
         """A copy goes: so do its files, and what was on its way to it."""
         self.runners.pop(shard, None)
+        self.restores.forget(shard)
         if shard in self.copies:
             self.letters.cancel(self.copies[shard])
+            self.lookups.cancel(self.copies[shard])
             self.spills.forget(self.copies[shard], ready)
 
     def _cancel(self, copy: Copy) -> None:
@@ -211,14 +253,18 @@ class Host:
         spec = self.topology.shard[shard]
         copy = Copy(spec, self.topology, self.factory(spec), self.config, based=based)
         copy.skips = {skip.key: skip for skip in self.record.places[shard].skips}
+        _logs(copy, self.record.protection_of(shard))
         return copy
 
     def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
         ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
-        make_guard = maker(copy, self.config, self.pace)
+        make_guard = maker(copy, self.config, self.pace, self.tickets)
         make_op = lambda: self.factory(copy.spec)  # noqa: E731
-        runner = Runner(copy, place, self.topology, self.config, make_guard, make_op, self.spills, self.letters)
+        stored = self.record.protection_of(shard).is_stored
+        runner = Runner(
+            copy, place, self.topology, self.config, make_guard, make_op, self.spills, self.letters, stored=stored
+        )
         self.runners[shard] = runner
         runner.on_record(self.record, now_ns, ready)
         runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
@@ -357,6 +403,7 @@ class Host:
             return False
         for edge, block in sealed:
             ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
+        self.lookups.look(copy, ready)
         self.spills.look(copy, ready)  # an image's queues are bounded as its primary's are
         ready.notes.append(notes.Pasted(shard, self.seat, head.epoch, head.round, head.scan == 0))
         ready.send.append((pasting.source, Pasted(shard=shard, epoch=head.epoch, round=head.round)))
@@ -403,6 +450,8 @@ class Host:
     def on_tick(self, now_ns: int, ready: Ready) -> None:
         self.tickets.on_tick(now_ns, ready)
         self.spills.on_tick(list(self.copies.values()), now_ns, ready)
+        self.lookups.on_tick(list(self.copies.values()), now_ns, ready)
+        self.restores.on_tick(now_ns, ready)
         self.letters.on_tick([runner.copy for runner in self.runners.values()], now_ns, ready)
         for runner in self.runners.values():
             runner.on_tick(now_ns, ready)
@@ -419,3 +468,9 @@ class Host:
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
         return [message for runner in self.runners.values() if runner.has_news() for message in runner.reports()]
+
+
+def _logs(copy: Copy, protection: Protection) -> None:
+    """Stages keep batches for a shard in the store where its state is kept there."""
+    for inbox in copy.inboxes.values():
+        inbox.logged = protection.is_stored

@@ -86,6 +86,14 @@ class Operator(Protocol):
         """Take one piece into an image: of a delta only what lies on pages that are here; a first chunk starts anew."""
         ...
 
+    def image(self) -> object:
+        """All of the state at this moment, for a checkpoint: opaque, made at once, not changed by what follows."""
+        ...
+
+    def load(self, image: object) -> None:
+        """Take the state of a checkpoint; this operator has none yet."""
+        ...
+
     def restore(self) -> None:
         """Turn a pasted image into running state (kernels are warm; indexes are rebuilt here if there are any)."""
         ...

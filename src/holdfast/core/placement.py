@@ -7,6 +7,9 @@ backup only when the primary has reported that it holds everything, so the recor
 not take over. A shard whose only holder is suspected stays where it is: nobody else could run it, and the suspicion
 may be false; it is lost only when that node shows itself in a new life.
 
+A shard whose state is in the stable store goes to another node when all its copies are gone, and starts from there
+(`Place.restored`).
+
 A shard in a mode that lets it (`none`) goes to another node at once, where it starts empty (`Place.empty`). One in a
 mode that promises its state never does: it is lost, and the record says so.
 
@@ -97,6 +100,11 @@ class Draft:
         wanted = None if is_ledger(asset) else self.protection.get(operator_of(asset))
         return wanted.mode if wanted else Protection().mode
 
+    def is_stored(self, asset: Asset) -> bool:
+        """Is its state in the stable store, so that any node can go on with it?"""
+        wanted = None if is_ledger(asset) else self.protection.get(operator_of(asset))
+        return wanted is not None and wanted.is_stored and not self.places[asset].is_stage
+
     def put(self, asset: Asset, **fields: object) -> None:
         place = msgspec.structs.replace(self.places[asset], **fields)
         if place != self.places[asset]:
@@ -157,7 +165,7 @@ def _leave(made: Draft, name: Name, *, gone_for_good: bool) -> None:
         primary, epoch, moving = place.primary, place.epoch, place.moving and backup is not None
         if primary and name_of(primary) == name and backup:
             primary, backup, epoch, moving = backup, None, epoch + 1, False
-        elif primary and name_of(primary) == name and _may_start_empty(place):
+        elif primary and name_of(primary) == name and (_may_start_empty(place) or made.is_stored(asset)):
             primary, joining, moving = None, None, False  # `_protect` finds a node for it
         made.put(asset, primary=primary, backup=backup, joining=joining, epoch=epoch, moving=moving)
 
@@ -251,8 +259,10 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         _run_stage(made, asset, reports)
         return
     if place.primary is None:
-        if _may_start_empty(place):
-            _start_empty(made, asset)
+        if made.is_stored(asset):
+            _start_anew(made, asset, "restored")
+        elif _may_start_empty(place):
+            _start_anew(made, asset, "empty")
         return
     leaves, mode = name_of(place.primary) in made.leaving, made.mode_of(asset)
     if not MODES[mode].has_backup:
@@ -280,11 +290,12 @@ def _may_start_empty(place: Place) -> bool:
     return not place.is_stage and MODES[place.mode].on_failure is OnFailure.EMPTY
 
 
-def _start_empty(made: Draft, asset: Asset) -> None:
+def _start_anew(made: Draft, asset: Asset, how: str) -> None:
+    """On some node, at a new epoch: from the store (`restored`), or knowing nothing (`empty`)."""
     name = _lightest(made, asset, without=(), runs=True)
     if name:
         epoch = made.places[asset].epoch + 1
-        made.put(asset, primary=_seat(made, asset, name), epoch=epoch, empty=epoch)
+        made.put(asset, primary=_seat(made, asset, name), epoch=epoch, **{how: epoch})
 
 
 def _may_join(made: Draft, asset: Asset) -> bool:

@@ -28,7 +28,7 @@ from holdfast.model.block import Block, Rows
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
 from holdfast.model.messages import Message
 from holdfast.model.notes import Note
-from holdfast.model.parts import CommitRecord
+from holdfast.model.parts import CheckpointHead, CommitRecord, LoggedBatch
 from holdfast.model.reasons import HandOverReason
 
 
@@ -128,7 +128,62 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
 
 
-Effect = StartStage | StopStage | WarmStage | Opened | BatchDone | StageFailed | Spill | DropSpill | SetAside
+class PutCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep this state of a shard in the store, for good; then feed `Done`. It counts for `epoch`: the store refuses it
+    once a later epoch has claimed the shard, and it never replaces one that has consumed more."""
+
+    ticket: int
+    shard: Asset
+    epoch: int
+    head: CheckpointHead
+    image: object
+
+
+class LoadCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Claim the shard for this epoch, so that no earlier one can add a checkpoint; then read the one that has consumed
+    most, and feed `Done` with it."""
+
+    ticket: int
+    shard: Asset
+    epoch: int
+
+
+class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep this try of a batch in the store, for good; then feed `Done`. `last` is the commit before it."""
+
+    ticket: int
+    stage: Asset
+    batch: int
+    epoch: int
+    attempt: int
+    parts: dict[Edge, Rows]
+    last: CommitRecord | None
+
+
+class LoadBatches(msgspec.Struct, frozen=True, kw_only=True):
+    """Read every try of these batches of an edge, from `first` to `last`, and feed `Done` with them."""
+
+    ticket: int
+    edge: Edge
+    first: int
+    last: int
+
+
+Effect = (
+    StartStage
+    | StopStage
+    | WarmStage
+    | Opened
+    | BatchDone
+    | StageFailed
+    | Spill
+    | DropSpill
+    | SetAside
+    | PutCheckpoint
+    | LoadCheckpoint
+    | LogBatch
+    | LoadBatches
+)
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +196,11 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     #: Of a spill: what stands for the rows of each block.
     kept: tuple[Rows, ...] = ()
+    #: Of a checkpoint that was loaded: where it stands (None: there is none), and its state.
+    head: CheckpointHead | None = None
+    image: object = None
+    #: Of batches that were loaded.
+    batches: tuple[LoggedBatch, ...] = ()
 
 
 class ChildDied(msgspec.Struct, frozen=True, array_like=True):

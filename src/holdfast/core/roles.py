@@ -33,6 +33,8 @@ class Role(Enum):
     MOVING = "primary, moving"
     EMPTY = "primary, empty"
     EMPTY_MOVING = "primary, empty, moving"
+    RESTORED = "primary, from the store"
+    RESTORED_MOVING = "primary, from the store, moving"
 
 
 class Action(Enum):
@@ -43,6 +45,7 @@ class Action(Enum):
     KEEP = "keep the image"
     PROMOTE = "step the image over the retained input, at the new epoch"
     LAND = "start empty behind a gap (if it has at this epoch: go on)"
+    RESTORE = "start from the store (if it has at this epoch: go on)"
     RETARGET = "go on; capture for the new targets"
     DEMOTE = "stop; the state at the hand-over is the image"
     DROP = "drop the copy"
@@ -74,6 +77,8 @@ TRANSITIONS: dict[tuple[State, Role], tuple[State, Action]] = {
     (State.YIELDING, Role.MOVING): (State.YIELDING, Action.RETARGET),
     **{(state, Role.EMPTY): (State.PRIMARY, Action.LAND) for state in State},
     **{(state, Role.EMPTY_MOVING): (State.YIELDING, Action.LAND) for state in State},
+    **{(state, Role.RESTORED): (State.PRIMARY, Action.RESTORE) for state in State},
+    **{(state, Role.RESTORED_MOVING): (State.YIELDING, Action.RESTORE) for state in State},
 }
 
 
@@ -87,6 +92,7 @@ class Condition(Enum):
     COMPLETE = "complete"
     HOLLOW = "hollow"
     LANDING = "started empty, asks where its inputs go on"
+    RESTORING = "waits for the store"
     RUNNING = "running"
     CUT_OFF = "input that it must take again is lost"
     WAITING = "waits for memory"
@@ -103,6 +109,8 @@ class Change(Enum):
     RUNS = "it runs"
     STARTS_EMPTY = "it starts empty in the middle of its stream"
     LANDS = "it is known where every input goes on"
+    ASKS_THE_STORE = "all copies are gone: the store is asked"
+    LOADED = "the store has answered"
     CUT_OFF = "input that it must take again is lost"
     NO_ROOM = "its operator has no memory for the next block"
     TRIES_AGAIN = "it tries the same block again"
@@ -130,6 +138,8 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.COMPLETE, Change.STARTS_EMPTY): Condition.LANDING,
     (Condition.CUT_OFF, Change.STARTS_EMPTY): Condition.LANDING,
     (Condition.LANDING, Change.LANDS): Condition.RUNNING,
+    (Condition.EMPTY, Change.ASKS_THE_STORE): Condition.RESTORING,
+    (Condition.RESTORING, Change.LOADED): Condition.COMPLETE,
     (Condition.RUNNING, Change.CUT_OFF): Condition.CUT_OFF,
     (Condition.HOLLOW, Change.HELD_PART): Condition.FILLING,
     (Condition.HOLLOW, Change.HELD_LAST): Condition.HOLDING,
@@ -148,12 +158,14 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.TORN, Change.STOPS): Condition.HOLLOW,
 }
 #: An image in one of these is only being brought up: it could not take over, and the record does not name it.
-RISING = frozenset((Condition.EMPTY, Condition.SCANNING, Condition.FILLING))
+RISING = frozenset((Condition.EMPTY, Condition.SCANNING, Condition.FILLING, Condition.RESTORING))
 
 
 def role_of(seat: Seat, place: Place) -> Role:
     if place.primary == seat and place.starts_empty:
         return Role.EMPTY_MOVING if place.moving else Role.EMPTY
+    if place.primary == seat and place.starts_restored:
+        return Role.RESTORED_MOVING if place.moving else Role.RESTORED
     if place.primary == seat:
         return Role.MOVING if place.moving else Role.PRIMARY
     if place.backup == seat:

@@ -53,6 +53,8 @@ class Runner:
         make_op: Callable[[], Operator],
         spills: Spills,
         letters: DeadLetters,
+        *,
+        stored: bool = False,
     ) -> None:
         self.copy = copy
         self.place = place
@@ -75,6 +77,9 @@ class Runner:
             for i in copy.inputs
             if i.inbox is None
         }
+        if stored:  # what it stands at is not in the store, as far as it knows
+            for feed in self.feeds.values():
+                feed.ack = 0
         #: Where each producer sits, as this shard last turned to it.
         self.producers: dict[Edge, Seat | None] = {}
 
@@ -114,7 +119,7 @@ class Runner:
         """Settings as the record has them now. A guard stays for as long as the shard runs here, in any mode: without
         a target it holds nothing back, and its rounds are numbered on when it has one again."""
         there = {guard.name: guard for guard in self.guards}
-        new = [name for name in guard_names(protection.mode, self.place) if name not in there]
+        new = [name for name in guard_names(protection, self.place) if name not in there]
         self.guards += tuple(self.make_guard(name, self.place, now_ns) for name in new)
         for guard in self.guards:
             guard.protection = protection

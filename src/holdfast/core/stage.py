@@ -3,7 +3,8 @@
     OPENING     take over the ledger (older drivers are refused from now on) and learn the last commit
     FINISHING   seal what the ledger says is committed, on every holder
     READY       wait for Spark's next batch
-    DELIVERING  one try of the batch to every holder, until all say that they hold it, with the very rows of this driver
+    DELIVERING  one try of the batch to every holder, until all say that they hold it, with the very rows of this
+                driver; and to the store, if a shard keeps its state there
     COMMITTING  ONE commit record, written to every disk of the ledger at once: on all of them, the batch counts
     SEALING     of a stage's final batch only: every holder gives it its positions
     OVER        a newer driver exists, or the ledger belongs to another query: nothing more may be done
@@ -28,7 +29,8 @@ import msgspec
 
 from holdfast.core.fence import Fence
 from holdfast.core.gate import Gate, hand_to
-from holdfast.core.ready import BatchDone, Opened, Ready, Received, StageFailed, Tick
+from holdfast.core.ready import BatchDone, Done, LogBatch, Opened, Ready, Received, StageFailed, Tick
+from holdfast.core.tickets import Tickets
 from holdfast.errors import check
 from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Digest, Rows, batch_length, digest_of
@@ -124,6 +126,10 @@ class StageDriver:
         self.commit: CommitRecord | None = None
         #: Which try this is. Counts up, also from batch to batch.
         self.attempt = 0
+        #: Which try is in the store, where one of the shards keeps its state there; and which is on its way.
+        self.tickets = Tickets(config.spill_limit_ns)
+        self.logged = self.logging = 0
+        self.log_refused = False
         #: Shards of each holder, with the version of each place; and whether every shard has a primary at all.
         self.grouped: dict[Seat, dict[Asset, int]] = {}
         self.complete = True
@@ -150,7 +156,7 @@ class StageDriver:
     def next_batch(self) -> int:
         return self.last.batch + 1 if self.last else 0
 
-    def step(self, event: Received | Tick | RunBatch, now_ns: int) -> Ready:
+    def step(self, event: Received | Tick | RunBatch | Done, now_ns: int) -> Ready:
         ready = Ready()
         if self.phase is Phase.OVER:
             return ready
@@ -158,6 +164,8 @@ class StageDriver:
             hand_to(self, self.gate, event.source, event.message, now_ns, ready)
         elif isinstance(event, RunBatch):
             self._on_batch(event, now_ns, ready)
+        elif isinstance(event, Done):
+            self.tickets.on_done(event, now_ns, ready)
         else:
             self._on_tick(now_ns, ready)
             ready.wake_ns = now_ns + self.config.retry_ns
@@ -333,7 +341,45 @@ class StageDriver:
         ready.notes.append(notes.BatchDone(self.spec.id, self.epoch, self.next_batch - 1))
         ready.apply.append(BatchDone(stage=self.spec.id, batch=self.next_batch - 1))
 
+    # --- the log
+
+    @property
+    def logs(self) -> bool:
+        """Does a shard keep its state in the store? Then its input must be there before it counts."""
+        return any(self.record.protection_of(shard).is_stored for shard in self.spec.shards)
+
+    def _log(self, ready: Ready) -> None:
+        """Keep this try in the store, unless it is there or on its way."""
+        batch = self.batch
+        if batch is None or self.attempt in (self.logged, self.logging):
+            return
+        self.logging = self.attempt
+        ticket = self.tickets.issue(_Logging(self, batch.batch, self.attempt))
+        ready.apply.append(
+            LogBatch(
+                ticket=ticket,
+                stage=self.spec.id,
+                batch=batch.batch,
+                epoch=self.epoch,
+                attempt=self.attempt,
+                parts={stage_edge(self.spec.id, s): () for s in self.spec.shards} | batch.parts,
+                last=self.last,
+            )
+        )
+
+    def on_logged(self, batch: int, attempt: int, done: Done, now_ns: int, ready: Ready) -> None:
+        if attempt == self.logging:
+            self.logging = 0
+        if done.ok:
+            self.logged, self.log_refused = max(self.logged, attempt), False
+            ready.notes.append(notes.Logged(self.spec.id, self.epoch, batch, attempt))
+            self._advance(now_ns, ready)
+        elif not self.log_refused:
+            self.log_refused = True
+            ready.notes.append(notes.LogRefused(self.spec.id, self.epoch, batch, done.why))
+
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
+        self.tickets.on_tick(now_ns, ready)
         if now_ns - self.sent_ns >= self.config.retry_ns:
             self._pull(ready)
             if self.spoilt and self.phase is Phase.DELIVERING:
@@ -352,12 +398,15 @@ class StageDriver:
             opening = LedgerOpen(stage=self.spec.id, epoch=self.epoch, query=self.spec.query)
             ready.send.append((name_of(self.ledger.primary), opening))
         if self.phase is Phase.DELIVERING and self.commit:
+            logs = self.logs
+            if logs and again:
+                self._log(ready)
             open_seats = [s for s, shards in self.grouped.items() if self.delivered.get(s) != shards]
-            if not open_seats:
+            if not open_seats and (not logs or self.logged == self.attempt):
                 self._turn(Cause.ALL_DELIVERED)
                 ready.notes.append(notes.AllDelivered(self.spec.id, self.epoch, self.commit.batch, self.attempt))
                 again = True
-            elif again:
+            elif again and open_seats:
                 self._deliver(open_seats, ready)
         if self.phase is Phase.COMMITTING and again and self.commit:
             self._write(self.commit, ready)
@@ -410,3 +459,20 @@ class StageDriver:
                 last=self.last,
             )
             ready.send.append((seat, message))
+
+
+class _Logging:
+    """Waits for the store to have one try of a batch."""
+
+    __slots__ = ("attempt", "batch", "driver")
+
+    def __init__(self, driver: StageDriver, batch: int, attempt: int) -> None:
+        self.driver = driver
+        self.batch = batch
+        self.attempt = attempt
+
+    def on_done(self, done: Done, now_ns: int, ready: Ready) -> None:
+        self.driver.on_logged(self.batch, self.attempt, done, now_ns, ready)
+
+    def on_missed(self, ticket: int, now_ns: int, ready: Ready) -> None:
+        self.on_done(Done(ticket=ticket, ok=False, why="The store does not answer."), now_ns, ready)

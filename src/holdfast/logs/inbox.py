@@ -10,6 +10,10 @@ comes. One that starts empty (`landing`) stands where the first commit says that
 holds the very try, else after it. Until it has sealed a block of its own a later commit moves it again: the first may
 have come from a driver that was overtaken. The primary drops a block when it has taken it; the backup when its image
 covers it.
+
+Where the stage logs its batches in the stable store (`logged`), a copy may be told of a commit whose rows it never got:
+all copies were gone, and this one started from a checkpoint. It keeps the commit, and seals when the rows have been
+loaded (`fill`). The log has them: a batch counts only once it is there.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ from collections import deque
 from holdfast.errors import WrongMessageError, refuse_if
 from holdfast.model.block import Block, Digest, Gap, Rows, batch_block, batch_length, digest_of
 from holdfast.model.ids import Edge
-from holdfast.model.parts import CommitRecord, HandedPart, HeldBatch
+from holdfast.model.parts import CommitRecord, HandedPart, HeldBatch, LoggedBatch
 
 
 class Inbox:
-    __slots__ = ("based", "commits", "edge", "held", "landing", "last", "next", "sealed")
+    __slots__ = ("based", "commits", "edge", "held", "landing", "last", "logged", "next", "sealed")
 
     def __init__(self, edge: Edge, based: bool) -> None:
         self.edge = edge
@@ -37,7 +41,9 @@ class Inbox:
         self.last = -1
         #: The newest try of each batch that is not sealed. (More than one batch only where there is no base.)
         self.held: dict[int, HeldBatch] = {}
-        #: Commits heard of before there was a base.
+        #: The stage keeps its batches in the store, too.
+        self.logged = False
+        #: Commits heard of before there was a base, or before the rows were here.
         self.commits: dict[int, CommitRecord] = {}
         self.sealed: deque[Block] = deque()
 
@@ -63,6 +69,9 @@ class Inbox:
             return None
         if commit.batch <= self.last:
             return None
+        if self.logged and (commit.batch != self.last + 1 or not self._is_right(commit)):
+            self.commits[commit.batch] = commit
+            return None
         where = f"{self.edge}, batch {commit.batch} after {self.last}"
         refuse_if(commit.batch != self.last + 1, "a batch is missing", where)
         held = self.held.get(commit.batch)
@@ -77,6 +86,29 @@ class Inbox:
         self.landing = False
         self._forget()
         return block
+
+    @property
+    def owed(self) -> tuple[int, int] | None:
+        """First and last of the batches that count and cannot be sealed, since they never came here."""
+        return (self.last + 1, max(self.commits)) if self.based and self.commits else None
+
+    def fill(self, found: tuple[LoggedBatch, ...]) -> list[Block]:
+        """Seal what is owed with batches out of the log. Each names the commit before it; of the last one the commit is
+        here. Whatever of it is missing stays owed."""
+        for one in found:
+            if one.last is not None and one.last.batch > self.last:
+                self.commits[one.last.batch] = one.last
+        tries = {(one.held.batch, one.held.epoch, one.held.attempt): one.held for one in found}
+        sealed: list[Block] = []
+        while (commit := self.commits.get(self.last + 1)) is not None:
+            if not self._is_right(commit) and (commit.batch, commit.epoch, commit.attempt) in tries:
+                self.held[commit.batch] = tries[commit.batch, commit.epoch, commit.attempt]
+            if not self._is_right(commit):
+                break
+            block = self.seal(commit)
+            if block is not None:
+                sealed.append(block)
+        return sealed
 
     def _is_right(self, commit: CommitRecord) -> bool:
         """Is the committed try held here, with the rows that were committed?"""
@@ -100,6 +132,7 @@ class Inbox:
 
     def _forget(self) -> None:
         self.held = {batch: held for batch, held in self.held.items() if batch > self.last}
+        self.commits = {batch: commit for batch, commit in self.commits.items() if batch > self.last}
 
     def drop(self, position: int) -> None:
         """The image covers everything before `position`."""

@@ -239,7 +239,11 @@ class SetProtection(Message, frozen=True, kw_only=True):
 
     def objection(self, source: Address, view: View) -> str:
         known = any(operator_of(shard) == self.operator for shard in view.topology.shard)
-        return "" if known else f"no operator is named {shown(self.operator)}"
+        if not known:
+            return f"no operator is named {shown(self.operator)}"
+        return (
+            "there is no store for its checkpoints" if self.protection.is_stored and not view.topology.has_store else ""
+        )
 
 
 class SkipWanted(Message, frozen=True, kw_only=True):

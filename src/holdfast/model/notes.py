@@ -1,8 +1,8 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
-A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`, one about
-disks: in `model/disk_notes.py`, one about skips: in `model/skip_notes.py`); `model/note.py` says what its class has to
-say.
+A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`, about disks: in
+`model/disk_notes.py`, about the store: in `model/store_notes.py`, about skips: in `model/skip_notes.py`);
+`model/note.py` says what its class has to say.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ from holdfast.model.stage_notes import (  # noqa: F401
     StageOpen,
     StageOver,
     TurnedAway,
+)
+from holdfast.model.store_notes import (  # noqa: F401
+    Logged,
+    LogRefused,
+    LookupFailed,
+    Restored,
+    RestoreFailed,
+    Restoring,
+    Stored,
+    StoreRefused,
 )
 
 

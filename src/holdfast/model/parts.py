@@ -80,6 +80,24 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     gap: Time = 0
 
 
+class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of a checkpoint but the state: where the copy stands, and what of its output is not acknowledged."""
+
+    to: dict[Edge, Position]
+    watermarks: dict[Edge, Time]
+    gap: tuple[Time, Time]
+    outputs: dict[Edge, OutputPart]
+    #: The last batch that was consumed of each edge from a stage.
+    batches: dict[Edge, NumberOrNone]
+
+
+class LoggedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """One try of a batch in the store, for one edge; and the commit before it, which counts."""
+
+    held: HeldBatch
+    last: CommitRecord | None
+
+
 class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
     """The whole content of a ledger: which driver may write, and the last commit."""
 

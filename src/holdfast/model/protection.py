@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError
 
 MS = 1_000_000
 PERIOD_NS_MIN, PERIOD_NS_MAX = 1 * MS, 3_600_000 * MS
+CHECKPOINT_NS_MIN = 10 * MS
 
 
 class OnFailure(Enum):
@@ -46,6 +47,8 @@ MODES: dict[str, Mode] = {
         means="a second node holds a copy of every shard and takes over if a node fails",
     ),
 }
+#: What is kept in the stable store beside that: nothing, or pages of the state.
+CHECKPOINTS = ("none", "paged")
 #: What a capture carries: what has changed, or everything (the baseline).
 METHODS = ("delta", "whole")
 
@@ -56,10 +59,25 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "passive"
     method: str = "delta"
     period_ns: int = 250 * MS
+    #: What of it is kept in the stable store, and how often.
+    checkpoint: str = "none"
+    checkpoint_ns: int = 10_000 * MS
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError("unknown mode", detail=f"It is {self.mode!r}.", hint=f"Choose one of {', '.join(MODES)}.")
+        if self.checkpoint not in CHECKPOINTS:
+            raise ConfigError(
+                "unknown checkpoint",
+                detail=f"It is {self.checkpoint!r}.",
+                hint=f"Choose one of {', '.join(CHECKPOINTS)}.",
+            )
+        if not CHECKPOINT_NS_MIN <= self.checkpoint_ns <= PERIOD_NS_MAX:
+            raise ConfigError(
+                "a checkpoint interval must lie between 10 ms and an hour",
+                detail=f"It is {self.checkpoint_ns / MS:g} ms.",
+                hint="Every checkpoint costs a write to the store.",
+            )
         if self.method not in METHODS:
             raise ConfigError(
                 "unknown checkpoint method",
@@ -72,3 +90,8 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
                 detail=f"It is {self.period_ns / MS:g} ms.",
                 hint="Captures are forced earlier where much input was consumed.",
             )
+
+    @property
+    def is_stored(self) -> bool:
+        """Can a shard be restored from the store when all its copies are gone?"""
+        return self.checkpoint != "none"

@@ -34,6 +34,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "passive"
     #: The epoch at which a primary started empty, after a failure in a mode that lets it; 0: none did.
     empty: PlaceEpoch = 0
+    #: The epoch at which a primary started from the store, after all copies were gone; 0: none did.
+    restored: PlaceEpoch = 0
     #: Blocks that its copies pass over. Each came with a new epoch, before any copy had stepped it.
     skips: tuple[Skip, ...] = ()
     #: A Spark query: it has no state here, so it moves by starting elsewhere.
@@ -48,6 +50,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def starts_empty(self) -> bool:
         """The present primary is one that had to start empty."""
         return self.empty == self.epoch
+
+    @property
+    def starts_restored(self) -> bool:
+        """The present primary is one that had to start from the store."""
+        return self.restored == self.epoch
 
     @property
     def holders(self) -> tuple[Seat, ...]:

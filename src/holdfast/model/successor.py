@@ -41,6 +41,8 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
         return "it has no members, or drains somebody else"
     if whole and not topology.operators.issuperset(record.protection):
         return "it protects other operators than there are"
+    if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
+        return "it keeps checkpoints in a store, and there is none"
     known = before.places if record.members == before.members else {}  # what has not changed was looked at before
     for asset in wanted:
         place = record.places[asset]
@@ -57,7 +59,11 @@ def _place(asset: Asset, place: Place, record: Record, *, is_stage: bool) -> str
     holders = place.holders
     if place.is_stage is not is_stage or place.mode not in MODES:
         return f"it cannot be placed as {shown(place)}"
-    if place.since > record.version or place.empty > place.epoch or (place.moving and not place.backup):
+    if (
+        place.since > record.version
+        or max(place.empty, place.restored) > place.epoch
+        or (place.moving and not place.backup)
+    ):
         return f"its numbers do not agree: {shown(place)}"
     if len({name_of(seat) for seat in holders}) < len(holders) or (not place.primary and holders):
         return f"its holders cannot be: {shown(place)}"

@@ -49,6 +49,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     #: The most rows of a block: what a shard makes in one step is cut, so that no frame grows with the state.
     #: Positions depend on it, so it belongs to the pipeline and not to a node.
     block_rows_max: int = 65_536
+    #: There is a stable store: checkpoints and batches can be kept in it.
+    has_store: bool = False
 
     @property
     def query(self) -> str:

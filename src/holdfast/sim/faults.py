@@ -16,7 +16,8 @@ from holdfast.model.config import MS
 from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, is_ledger, name_of
 from holdfast.model.messages import Drain, Message, SetProtection, SkipWanted
 from holdfast.model.notes import Failed, Note, all_notes
-from holdfast.model.protection import MODES, OnFailure, Protection
+from holdfast.model.protection import MODES, OnFailure
+from holdfast.model.record import NO_RECORD
 from holdfast.sim.operators import Poison
 from holdfast.sim.sink import SinkQuery
 from holdfast.sim.spark import SourceQuery, address_of
@@ -38,6 +39,8 @@ KINDS = {
     "disk-full": "no more spill on the node's disk `for_ms`",
     "disk-silent": "the node's disk does not say what became of spill `for_ms`, as if its thread were dead",
     "disk-stutter": "the node's disk says twice what became of spill `for_ms`",
+    "store-full": "the stable store takes nothing `for_ms`",
+    "store-silent": "the stable store does not answer `for_ms`",
     "crash-stage": "kill -9 of a stage's driver",
     "stall-stage": "a stage's driver freezes `for_ms`; its node takes it for dead, and it wakes up later",
     "crash-reader": "kill -9 of a sink query",
@@ -246,6 +249,14 @@ class Injector:
         bad[fault.node] = None
         self.world.call(fault.for_ms * MS, lambda: bad.pop(fault.node, None))
 
+    def _store_full(self, fault: Fault) -> None:
+        self.world.store.full = True
+        self.world.call(fault.for_ms * MS, lambda: setattr(self.world.store, "full", False))
+
+    def _store_silent(self, fault: Fault) -> None:
+        self.world.store.silent = True
+        self.world.call(fault.for_ms * MS, lambda: setattr(self.world.store, "silent", False))
+
     def _crash_stage(self, fault: Fault) -> None:
         query = self.sources[fault.stage]
         address = address_of(query)
@@ -271,11 +282,12 @@ class Injector:
 
     def _protect(self, fault: Fault) -> None:
         nodes = [node for node in map(self.world.node, self.world.names) if node is not None]
-        present = max((node.record for node in nodes), key=lambda r: r.version).protection[fault.operator]
-        protection = Protection(
-            mode=fault.mode or present.mode,
-            method=present.method,
-            period_ns=int(fault.value * MS) or present.period_ns,
+        record = max((node.record for node in nodes), key=lambda r: r.version, default=NO_RECORD)
+        present = record.protection.get(fault.operator)
+        if present is None:
+            return  # nobody is there who could be asked
+        protection = msgspec.structs.replace(
+            present, mode=fault.mode or present.mode, period_ns=int(fault.value * MS) or present.period_ns
         )
         self._tell(SetProtection(operator=fault.operator, protection=protection))
 

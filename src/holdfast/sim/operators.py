@@ -84,6 +84,14 @@ class WindowChunk(msgspec.Struct, frozen=True):
         return WINDOW_BYTES * len(self.slots)
 
 
+class WindowImage(msgspec.Struct, frozen=True):
+    """What a checkpoint has: all windows."""
+
+    number: int
+    watermark: int
+    slots: dict[int, tuple[Window, int]]
+
+
 class WindowSum:
     """Sum of values per key over tumbling windows; windows close in order of (end, key). A sum above `sum_max` does not
     fit, and is set aside."""
@@ -266,6 +274,16 @@ class WindowSum:
             )
             self.slot_of[at], self.slots[slot], self.windows[at] = slot, at, value
         self.meter.spent_ns += self.costs.paste_window_ns * len(slots)
+
+    def image(self) -> WindowImage:
+        check(self.scanned == END and not self.torn, "a state was stored that is of no position")
+        return WindowImage(self.captured, self.watermark, self._taken(list(self.slots)))
+
+    def load(self, image: object) -> None:
+        if not isinstance(image, WindowImage):
+            raise TypeError(f"not a checkpoint of this operator: {image!r}")
+        self._put(image.watermark, image.slots)
+        self.captured, self.scanned = image.number, END
 
     def restore(self) -> None:
         check(self.scanned == END, "an image was made to run before it had everything")

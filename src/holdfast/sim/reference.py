@@ -67,6 +67,10 @@ class Reference:
             self.decide(shard, at, skip=False)
         return self.at[edge].get(start)
 
+    def is_open(self, edge: Edge, start: int) -> bool:
+        """Is it not known yet what belongs there, because a block before it may be skipped?"""
+        return start not in self.at[edge] and self._waits(maker_of(edge)) is not None
+
     def _waits(self, shard: Asset) -> tuple[Asset, tuple[Edge, int]] | None:
         """Which block of this shard, or of one that feeds it, waits for a decision?"""
         at = self._open(shard)

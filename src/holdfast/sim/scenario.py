@@ -55,13 +55,19 @@ def parse_scenario(text: str, name: str = "scenario") -> Setup:
     try:
         shape = layered(**{"stages": 1, "shards": 1, **data.get("pipeline", {})})
         readers = tuple(msgspec.convert(reader, ReaderSpec) for reader in data.get("reader", ()))
-        topology = Topology(shards=shape.shards, stages=shape.stages, readers=(*shape.readers, *readers))
+        config = _config(**data.get("config", {}))
+        topology = Topology(
+            shards=shape.shards,
+            stages=shape.stages,
+            readers=(*shape.readers, *readers),
+            has_store=config.protection.is_stored,
+        )
         return Setup(
             seed=data.get("seed", 1),
             nodes=data.get("nodes", 4),
             spares=data.get("spares", 0),
             topology=topology,
-            config=_config(**data.get("config", {})),
+            config=config,
             costs=Costs(**data.get("costs", {})),
             looks=tuple(msgspec.convert(look, Look) for look in data.get("look", ())),
             faults=tuple(Fault(**fault) for fault in data.get("fault", ())),

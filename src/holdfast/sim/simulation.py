@@ -251,8 +251,10 @@ class Simulation:
             return False
         for shard in self.setup.topology.shard:
             place = self.checker.record.places[shard]
-            may_start_empty = MODES[place.mode].on_failure is OnFailure.EMPTY
-            if not may_start_empty and (place.primary is None or self.world.route(place.primary) is None):
+            goes_on = (
+                MODES[place.mode].on_failure is OnFailure.EMPTY or self.checker.record.protection_of(shard).is_stored
+            )
+            if not goes_on and (place.primary is None or self.world.route(place.primary) is None):
                 return True
         return False
 

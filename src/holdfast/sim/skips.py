@@ -27,8 +27,19 @@ class SkipRules:
         #: What a primary has given up, at which epoch; what records have skipped, from which epoch on.
         self.given_up: dict[tuple[Asset, Edge, int], int] = {}
         self.in_force: dict[tuple[Asset, Edge, int], int] = {}
+        #: What a primary has made of a block of which nobody knows whether it will count, by edge, position and epoch.
+        self.made: dict[tuple[Edge, int, int], Block] = {}
         #: What was handed over: an operator may come to be unable to take a batch that was sealed before.
         self.sealed: dict[tuple[Edge, int], Block] = {}
+
+    def compare_made(self, edge: Edge) -> None:
+        """What was made of a block that may have been skipped was right, now that it is known that it was taken."""
+        for at, block in [(at, block) for at, block in self.made.items() if at[0] == edge]:
+            right = self.reference.at[edge].get(at[1])
+            if right is not None:
+                del self.made[at]
+                if right != block:
+                    self.fail("wrong rows", f"epoch {at[2]} has made {block} on {edge}; the reference has {right}")
 
     def on_sealed(self, note: notes.Sealed) -> None:
         self.sealed[note.edge, note.block.start] = note.block
@@ -56,6 +67,8 @@ class SkipRules:
         if self.given_up.get((shard, *skip.key)) != before.epoch:
             self.fail("skipped what its primary has not given up", f"{shard}: {skip}, {before} -> {after}")
         self.in_force[(shard, *skip.key)] = after.epoch
+        outputs = self.world.topology.shard[shard].outputs
+        self.made = {at: block for at, block in self.made.items() if at[0] not in outputs or at[2] >= after.epoch}
         if not self.reference.decide(shard, skip.key, skip=True):
             self.fail("skipped what was taken", f"{shard}: {skip}")
 

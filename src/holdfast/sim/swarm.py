@@ -80,7 +80,8 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = rough(setup) if Random(f"disks {seed}").random() < 0.2 else setup
     setup = chopped(setup) if Random(f"blocks {seed}").random() < 0.25 else setup
     setup = poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
-    return choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
+    setup = choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
+    return stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
 
 
 def chopped(setup: Setup) -> Setup:
@@ -104,6 +105,30 @@ def choking(setup: Setup) -> Setup:
         at_ms, tears = rng.randrange(100, setup.safety_ms - 200), float(rng.random() < 0.3)
         faults.append(Fault(kind="poison", stage=rng.choice(stages), node=node, at_ms=at_ms, value=tears))
     return replace(setup, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
+
+
+def stored(setup: Setup) -> Setup:
+    """The same schedule with checkpoints in a stable store, which answers badly, and everything killed at once."""
+    rng = Random(f"stored {setup.seed}")
+    faults = list(setup.faults)
+    for _ in range(rng.randrange(3)):
+        at_ms, for_ms = rng.randrange(300, setup.safety_ms), rng.choice((50, 300, 700))
+        faults.append(Fault(kind=rng.choice(("store-full", "store-silent")), at_ms=at_ms, for_ms=for_ms))
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        at_ms = rng.randrange(200, setup.safety_ms - 100)
+        faults.append(Fault(kind="crash-all", at_ms=at_ms, when=_when(rng, ALL_STEPS)))
+        for i in range(setup.nodes):
+            if rng.random() < 0.9:
+                restart_ms = at_ms + rng.randrange(10, 500)
+                faults.append(Fault(kind="restart", at_ms=restart_ms, node=Name(f"n{i}")))
+    protection = replace(setup.config.protection, checkpoint="paged", checkpoint_ns=rng.choice((20, 100, 400)) * MS)
+    return replace(
+        setup,
+        topology=replace(setup.topology, has_store=True),
+        config=replace(setup.config, protection=protection),
+        faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
+        revive=True,
+    )
 
 
 def fragile(setup: Setup) -> Setup:
@@ -214,6 +239,10 @@ NODE_STEPS = (
     "elected",
     "delivered",
 )
+
+
+#: Between which steps everything dies.
+ALL_STEPS = ("logged", "all-delivered", "committed", "sealed", "stored", "restoring", "restored", "trimmed")
 
 
 def _when(rng: Random, steps: tuple[str, ...], thing: str = "") -> str:

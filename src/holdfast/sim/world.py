@@ -20,6 +20,10 @@ from holdfast.core.ready import (
     DropSpill,
     Effect,
     Idle,
+    LoadBatches,
+    LoadCheckpoint,
+    LogBatch,
+    PutCheckpoint,
     Ready,
     Received,
     SetAside,
@@ -39,6 +43,8 @@ from holdfast.sim.network import Network
 from holdfast.sim.operators import SUM_MAX, Meter, Poison, WindowSum
 from holdfast.sim.process import Process, VirtualDisk, Waiting
 from holdfast.sim.spill import LetterBox, SpillDisk, delay_ns
+from holdfast.sim.store import SimStore, StoreEffect
+from holdfast.sim.store import delay_ns as store_delay_ns
 
 _MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG, _IDLE = range(6)
 
@@ -73,6 +79,8 @@ class World:
         self.resets = resets
         self.rng = Random(f"world {seed}")
         self.spill_rng = Random(f"spill {seed}")
+        self.store_rng = Random(f"store {seed}")
+        self.store = SimStore()
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
         self.first: Record = first_record(topology, names, config.protection, modes)
@@ -186,6 +194,7 @@ class World:
     def heal_disks(self) -> None:
         for bad in (self.full, self.silent, self.stutters):
             bad.clear()
+        self.store.full = self.store.silent = False
 
     # --- events
 
@@ -375,6 +384,8 @@ class World:
                 process.spill.drop(effect)
             elif isinstance(effect, SetAside):
                 self._set_aside(process, effect)
+            elif isinstance(effect, PutCheckpoint | LoadCheckpoint | LogBatch | LoadBatches):
+                self._ask_store(process, effect)
             else:
                 self.on_effect(process, effect)
 
@@ -409,6 +420,23 @@ class World:
         if not full:
             self.letters[effect.shard].write(effect.blocks)
         self._answer(process, Done(ticket=effect.ticket, ok=not full, why="No space left on device." if full else ""))
+
+    def _ask_store(self, process: Process, effect: StoreEffect) -> None:
+        """It is done at some moment before the answer comes, whatever becomes of whoever asked; or when it comes."""
+        wait_ns = store_delay_ns(self.store_rng, self.costs.sync_ns)
+        if self.store_rng.random() < 0.5:
+            done = self.store.do(effect)
+            self.call(wait_ns, lambda: self._store_answers(process, done))
+        else:
+            self.call(wait_ns, lambda: self._store_does(process, effect))
+
+    def _store_does(self, process: Process, effect: StoreEffect) -> None:
+        if process.alive or self.store_rng.random() < 0.5:
+            self._store_answers(process, self.store.do(effect))
+
+    def _store_answers(self, process: Process, done: Done) -> None:
+        if not self.store.silent:
+            self.feed_if_awake(process, done)
 
     def _answer(self, process: Process, done: Done) -> None:
         """Unless the disk says nothing; perhaps twice."""

@@ -53,6 +53,21 @@ def test_a_member_votes_once_a_term_and_only_for_who_knows_as_much():
     assert ready.persist[-1] == ("vote", Ballot(1, "a"))
 
 
+def test_whoever_cannot_be_elected_does_not_keep_others_from_it():
+    """It stands first in every term, and votes for itself; of two members both must agree."""
+    two = Record(version=2, term=1, members={"a": 1, "b": 1}, places=FIRST.places)
+    ahead, behind = member("a", two), member("b", Record(version=1, term=1, members=two.members, places=FIRST.places))
+    for _ in range(3):
+        ready = Ready()
+        behind.campaign(0, 0, ready)
+        ahead.on_request_vote("b", ready.send[0][1], 0, Ready())
+    ready = Ready()
+    ahead.campaign(0, 0, ready)
+    behind.on_request_vote("a", ready.send[0][1], 0, ready)
+    ahead.on_vote("b", ready.send[-1][1], 0, ready)
+    assert ahead.standing is Standing.COORDINATOR
+
+
 def test_a_coordinator_steps_down_before_a_newer_term():
     election, ready = elected()
     election.on_vote("c", Vote(term=5, granted=False), 0, ready)

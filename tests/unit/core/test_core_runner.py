@@ -178,9 +178,11 @@ def test_much_consumed_input_is_captured_at_once_and_not_in_an_idle_moment():
 
 def test_a_mode_names_its_guards_and_images_are_wherever_somebody_is_brought_up():
     alone = place(backup=None)
-    assert guard_names("passive", alone) == ("images",)
-    assert guard_names("none", alone) == ()
-    assert guard_names("none", place(backup=None, joining="c#1")) == ("images",)
+    none = Protection(mode="none")
+    assert guard_names(Protection(), alone) == ("images",)
+    assert guard_names(none, alone) == ()
+    assert guard_names(none, place(backup=None, joining="c#1")) == ("images",)
+    assert guard_names(replace(none, checkpoint="paged"), alone) == ("paged",)
 
 
 def test_a_change_of_settings_leaves_a_guard_what_it_knows():

@@ -4,5 +4,6 @@ from holdfast.core.protect.guard import Guard
 from holdfast.core.protect.images import Images
 from holdfast.core.protect.modes import MakeGuard, guard_names, maker
 from holdfast.core.protect.pace import Pace
+from holdfast.core.protect.paged import Paged
 
-__all__ = ["Guard", "Images", "MakeGuard", "Pace", "guard_names", "maker"]
+__all__ = ["Guard", "Images", "MakeGuard", "Pace", "Paged", "guard_names", "maker"]

@@ -8,21 +8,28 @@ from holdfast.core.copy import Copy
 from holdfast.core.protect.guard import Guard
 from holdfast.core.protect.images import Images
 from holdfast.core.protect.pace import Pace
+from holdfast.core.protect.paged import Paged
+from holdfast.core.tickets import Tickets
 from holdfast.model.config import Config
-from holdfast.model.protection import MODES
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.record import Place
 
 #: (name, place, now) -> the guard of a shard that runs.
 MakeGuard = Callable[[str, Place, int], Guard]
 
-_GUARDS: dict[str, Callable[[Copy, Place, Config, Pace, int], Guard]] = {Images.name: Images}
+
+def guard_names(protection: Protection, place: Place) -> tuple[str, ...]:
+    """The guards of a mode; images wherever the record has somebody brought up, whatever the mode says; and the store,
+    beside any mode."""
+    names = MODES[protection.mode].guards
+    if place.targets and Images.name not in names:
+        names = (*names, Images.name)
+    return (*names, Paged.name) if protection.is_stored else names
 
 
-def guard_names(mode: str, place: Place) -> tuple[str, ...]:
-    """The guards of a mode; and images wherever the record has somebody brought up, whatever the mode says."""
-    names = MODES[mode].guards
-    return names if not place.targets or Images.name in names else (*names, Images.name)
-
-
-def maker(copy: Copy, config: Config, pace: Pace) -> MakeGuard:
-    return lambda name, place, now_ns: _GUARDS[name](copy, place, config, pace, now_ns)
+def maker(copy: Copy, config: Config, pace: Pace, tickets: Tickets) -> MakeGuard:
+    guards: dict[str, Callable[[Place, int], Guard]] = {
+        Images.name: lambda place, now_ns: Images(copy, place, config, pace, now_ns),
+        Paged.name: lambda place, now_ns: Paged(copy, place, config, tickets, now_ns),
+    }
+    return lambda name, place, now_ns: guards[name](place, now_ns)

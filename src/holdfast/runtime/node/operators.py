@@ -42,6 +42,7 @@ from holdfast.runtime.net.rows import ArrowRows, batches_of
 from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
 from holdfast.runtime.node.letters import INPUT, RESULT, Letters
 from holdfast.runtime.shards import cut
+from holdfast.state.pages import Snapshot
 
 #: Column of partial aggregates that says in which pane a row belongs.
 PANE = "pane_start"
@@ -58,6 +59,15 @@ class Figures:
     captures: int = 0
     captured_bytes: int = 0
     pastes: int = 0
+
+
+@dataclass(frozen=True)
+class StateImage:
+    """The state of one moment for a checkpoint (`state/checkpoint.py` writes it). Whoever has written it, or gives it
+    up, closes the snapshot."""
+
+    snapshot: Snapshot
+    meta: bytes
 
 
 def read_schema(raw: bytes) -> pa.Schema:
@@ -314,6 +324,15 @@ class ShardOperator:
     def state_bytes(self) -> int:
         """Memory that the state takes now."""
         return self.op.state_bytes()
+
+    def image(self) -> StateImage:
+        """All pages as they are now: marked, not copied. A page that is changed before it is written is copied then."""
+        check(not self.torn, "a state was to be stored that is of no position", self.op.name)
+        return StateImage(*self.op.snapshot())
+
+    def load(self, image: object) -> None:
+        """Become what a chain of checkpoints holds: a full one, then those that continue it."""
+        self.op.restore(image)  # type: ignore[arg-type]
 
     def restore(self) -> None:
         """An image is running state already: lists and indexes are kept up by every paste."""
