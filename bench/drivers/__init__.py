@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Report, earlier, scratch
+from bench.harness import Report, earlier, keep_logs, scratch
 
 DESCRIPTION = "JVMs, memory, idle CPU and seconds until all is warm, by number of stages, before and after"
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +56,14 @@ def ask(tree: Path, **asked: Any) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def failed(report: Report, what: str, error: Exception, base: Path) -> None:
+    kept = Path("out/bench").resolve() / f"{report.name.replace('/', '-')}-failed"
+    keep_logs(base, kept)
+    why = str(error).strip().splitlines()[-1]
+    report.claim(f"{what}: it runs", "own", "it does", f"{why} (logs: {kept})", False)
+    print(f"    {what}: {why}", flush=True)
+
+
 def settings(arm: str) -> list[str]:
     """Before, there was nothing to set."""
     return [] if arm == "before" else [f'standby_driver = "{arm}"']
@@ -72,8 +80,11 @@ def run(quick: bool) -> Report:
                 tree = before if arm == "before" else ROOT
                 asked = {"what": "drivers", "home": str(home), "stages": stages, "nodes": NODES, "standby": True,
                          "settings": settings(arm), "idle_s": idle_s, "warm_limit_s": warm_limit_s}  # fmt: skip
-                rows.append({"stages": stages, "arm": arm, **ask(tree, cwd=str(base), **asked)})
-                print(f"    {rows[-1]}", flush=True)
+                try:
+                    rows.append({"stages": stages, "arm": arm, **ask(tree, cwd=str(base), **asked)})
+                    print(f"    {rows[-1]}", flush=True)
+                except (RuntimeError, subprocess.TimeoutExpired) as error:  # the other arms are of use all the same
+                    failed(report, f"{arm}, {stages} stages", error, base)
     report.data["drivers"] = rows
     claims(report, rows)
     report.plot = lambda figure: _plot(figure, rows)

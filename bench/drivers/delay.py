@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 from typing import Any
 
-from bench.drivers import BEFORE, ROOT, ask
+from bench.drivers import BEFORE, ROOT, ask, failed
 from bench.harness import Ratio, Report, earlier, scratch
 
 DESCRIPTION = "seconds from window end to sink, before and after one driver per node"
@@ -45,8 +46,11 @@ def run(quick: bool) -> Report:
             for arm in ARMS if number % 2 == 0 else reversed(ARMS):
                 asked = {"what": "delay", "home": str(base / f"{number}-{arm}"), "stages": 2, "nodes": NODES,
                          "standby": False, "rate": RATE, "seconds": seconds}  # fmt: skip
-                rows.append(_row(number, arm, ask(trees[arm], cwd=str(base), **asked)["delays_s"]))
-                print(f"    {rows[-1]}", flush=True)
+                try:
+                    rows.append(_row(number, arm, ask(trees[arm], cwd=str(base), **asked)["delays_s"]))
+                    print(f"    {rows[-1]}", flush=True)
+                except (RuntimeError, subprocess.TimeoutExpired) as error:  # the other rounds are of use all the same
+                    failed(report, f"{arm}, round {number}", error, base)
     report.data["delay"] = rows
     claims(report, rows)
     report.plot = lambda figure: _plot(figure, rows)
@@ -57,8 +61,12 @@ def run(quick: bool) -> Report:
 
 
 def claims(report: Report, rows: list[dict[str, Any]]) -> None:
+    whole = {row["round"] for row in rows if row["arm"] == "before"} & {r["round"] for r in rows if r["arm"] == "after"}
+    if not whole:
+        return
     for name in ("p50_s", "p99_s"):
-        before, after = ([r[name] for r in sorted(rows, key=lambda r: r["round"]) if r["arm"] == arm] for arm in ARMS)
+        mine = sorted((row for row in rows if row["round"] in whole), key=lambda row: row["round"])
+        before, after = ([row[name] for row in mine if row["arm"] == arm] for arm in ARMS)
         ratio = Ratio.of(before, after)
         text = f"{ratio.mean:.2f}: {statistics.median(before):.2f} -> {statistics.median(after):.2f} s"
         if len(before) > 1:

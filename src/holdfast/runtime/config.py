@@ -176,6 +176,23 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             )
         return seconds, size_bytes(self.late_keep_size, "late_keep_size")
 
+    def order(self, deployment: str, plan: str) -> dict[str, Any]:
+        """What all stages of a driver process share: the first line that it reads."""
+        return {
+            "node": self.name,
+            "endpoints": self.endpoints,
+            "secret_file": str(self.secret_file or Path(self.dir) / "secret"),
+            "tls": msgspec.to_builtins(self.tls) if self.tls else None,
+            "deployment": deployment,
+            "dir": self.dir,
+            "plan": plan,
+            "master": self.master,
+            "conf": self.conf,
+            "core": msgspec.to_builtins(self.core()),
+            "watermark_jump_us": duration_ns(self.watermark_jump, "watermark_jump") // 1_000,
+            "late_keep": self.keep(),
+        }
+
     @property
     def shares_driver(self) -> bool:
         """Do standbys share the process of the stages that run here?"""
