@@ -112,10 +112,11 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     load_period: str = "5 s"
     #: Load is the mean of about this time, so that a burst counts only for its share of it.
     load_window: str = "1 min"
-    #: A backup is moved to a node that has less to do at most once in this time.
+    #: A backup, a standby or a stage is moved to a node that has less to do at most once in this time.
     balance: str = "30 s"
     #: A backup is moved only to a node that will then still have less to do than the other had, by at least this many
-    #: percent of a core. (Each copy counts for 5 beside its measured load.) A tenth of a node's load moves nothing.
+    #: percent of a core. (Each copy counts for 5 beside its measured load.) A tenth of a node's load moves nothing. For
+    #: stages and their standbys it is twice as much: a stage that moves pauses.
     imbalance: int = 15
 
     # --- Stages

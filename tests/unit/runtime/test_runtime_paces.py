@@ -34,7 +34,7 @@ def test_a_node_knows_what_the_others_have_measured(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ready": 3}', '{"ready": ["x", 1]}', "no json", '{"ready": [1, 0]}'])
 def test_a_damaged_file_of_another_node_does_no_harm(tmp_path, text):
-    (tmp_path / "n1.json").write_text(text)
+    (tmp_path / "n1").write_text(text)
     made = Paces(tmp_path, "n0")
     assert made.seconds("ready") == GUESSES["ready"]
     made.add("ready", 2.0)

@@ -35,7 +35,7 @@ def took_s(asked: float, ran: float, now: float, batch_s: float) -> float:
 
 class Paces:
     def __init__(self, directory: Path | None, name: str = "") -> None:
-        self._file = directory / f"{name}.json" if directory is not None else None
+        self._file = directory / name if directory is not None else None
         #: Mean and number, by step: of this node, and of the others by their files.
         self._own: dict[str, tuple[float, int]] = {}
         self._others: list[dict[str, tuple[float, int]]] = []
@@ -75,7 +75,7 @@ class Paces:
         self._read_at = now
         found = []
         with contextlib.suppress(OSError):
-            for path in sorted(self._file.parent.glob("*.json")):
+            for path in sorted(self._file.parent.glob("[!.]*")):
                 if path.name != self._file.name:
                     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
                         told = json.loads(path.read_text())
