@@ -96,6 +96,21 @@ def scratch(name: str) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def earlier(commit: str, base: Path) -> Iterator[Path]:
+    """The code as it was at a commit: in the worktree that HOLDFAST_BEFORE names, or in one that is gone afterwards."""
+    given = os.environ.get("HOLDFAST_BEFORE")
+    if given:
+        yield Path(given).resolve()
+        return
+    home = base / "before"
+    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(home), commit], cwd=ROOT, check=True)
+    try:
+        yield home
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(home)], cwd=ROOT, check=True)
+
+
 def keep_logs(home: Path, kept: Path) -> None:
     """Copy what tells what happened, as it lies: not rows, checkpoints, secrets."""
     shutil.rmtree(kept, ignore_errors=True)  # of an earlier failure

@@ -83,6 +83,9 @@ def _stage_process(started: LocalRun, kind: str, *, jvm: bool) -> psutil.Process
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
+#: Does it, and says what it did.
+Fault = Callable[[LocalRun, random.Random], str]
+
 
 def _kill_node(started: LocalRun, rng: random.Random) -> str:
     name = rng.choice(sorted(started.nodes.alive()))
@@ -101,7 +104,7 @@ def _stop_node(started: LocalRun, rng: random.Random) -> str:
     return f"SIGSTOP {name} for 5 s"
 
 
-def _kill_stage(kind: str, *, jvm: bool) -> Callable[[LocalRun, random.Random], str]:
+def _kill_stage(kind: str, *, jvm: bool) -> Fault:
     what = f"{'JVM' if jvm else 'child'} of a {kind} stage"
 
     def fault(started: LocalRun, rng: random.Random) -> str:
@@ -134,7 +137,7 @@ def _kill_while_draining(started: LocalRun, rng: random.Random) -> str:
     return f"kill -9 {name} during its drain"
 
 
-FAULTS: dict[str, Callable[[LocalRun, random.Random], str]] = {
+FAULTS: dict[str, Fault] = {
     "node": _kill_node,
     "freeze": _stop_node,
     "stage child": _kill_stage("source", jvm=False),
@@ -155,24 +158,30 @@ def schedule(seed: int, scratch: Path) -> dict[str, Any]:
     example = EXAMPLES[seed % len(EXAMPLES)]
     kinds = [list(FAULTS)[(seed * FAULTS_PER_SEED + i) % len(FAULTS)] for i in range(FAULTS_PER_SEED)]
     rng.shuffle(kinds)
-    home = scratch / f"{seed}-{example}"
+    #: As by default, or one process less for every stage: takes turns over the rounds of examples.
+    standby = seed // len(EXAMPLES) % 2 == 1
+    row = {"seed": seed, "example": example, "standby": standby, "faults": ", ".join(kinds)}
+    return under_faults(row, _file(example), [FAULTS[kind] for kind in kinds], rng, scratch / f"{seed}-{example}")
+
+
+def under_faults(
+    told: dict[str, Any], file: Path, faults: list[Fault], rng: random.Random, home: Path
+) -> dict[str, Any]:
+    """Run a pipeline, do it these things one after the other, then verify; `told` and what came of it."""
     home.mkdir()
     os.environ["HOLDFAST_OUT"] = str(home / "out")
     os.environ.update(PACE)
     began = time.monotonic()
-    #: As by default, or one process less for every stage: takes turns over the rounds of examples.
-    standby = seed // len(EXAMPLES) % 2 == 1
     done: list[str] = []
-    row: dict[str, Any] = {"seed": seed, "example": example, "standby": standby, "faults": ", ".join(kinds),
-                           "done": done, "verdict": "", "rows": 0}  # fmt: skip
+    row: dict[str, Any] = {**told, "done": done, "verdict": "", "rows": 0}
     try:
-        started = start_run(_file(example), RunOptions(nodes=4, directory=home / "run", standby=standby))
+        started = start_run(file, RunOptions(nodes=4, directory=home / "run", standby=told["standby"]))
         try:
             _wait(lambda: _flows(started), START_LIMIT_S, "no rows flow")
-            for kind in kinds:
+            for fault in faults:
                 time.sleep(rng.uniform(0.5, 4.0))
                 _wait(lambda: _is_calm(started, 4), CALM_LIMIT_S, "not calm before the next fault")
-                done.append(FAULTS[kind](started, rng))
+                done.append(fault(started, rng))
             _wait(lambda: _is_calm(started, 3), CALM_LIMIT_S, "not calm before the end")
             finish_run(started.run, limit_s=300.0)
         finally:

@@ -16,12 +16,10 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Report, interval, scratch
+from bench.harness import Report, earlier, interval, scratch
 
 DESCRIPTION = "milliseconds of one batch from delivery to seal, before and after deliver was made the prepare"
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,17 +31,6 @@ LIMIT_S = 600.0
 PAUSE_S = 0.03
 PACES = ("paced", "back to back")
 ENDS = ("sealed", "done")
-
-
-@contextmanager
-def _tree(base: Path) -> Iterator[Path]:
-    """The code as it was, in a worktree that is gone afterwards."""
-    home = base / "before"
-    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(home), BEFORE], cwd=ROOT, check=True)
-    try:
-        yield home
-    finally:
-        subprocess.run(["git", "worktree", "remove", "--force", str(home)], cwd=ROOT, check=True)
 
 
 def _arm(tree: Path, home: Path, batches: int, warm: int) -> dict[str, dict[str, list[float]]]:
@@ -82,7 +69,7 @@ def run(quick: bool) -> Report:
     report = Report("overhead/hand_over", DESCRIPTION)
     rounds, batches, warm = QUICK_SIZE if quick else SIZE
     rows: list[dict[str, Any]] = []
-    with scratch("hand_over") as base, _tree(base) as before:
+    with scratch("hand_over") as base, earlier(BEFORE, base) as before:
         for number in range(rounds):
             for arm, tree in (("before", before), ("after", ROOT)):
                 for pace, ends in _arm(tree, base / f"{arm}-{number}", batches, warm).items():

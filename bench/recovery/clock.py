@@ -6,6 +6,7 @@ Keys are skewed (a third of the rows in 1% of the keys); every value is a hash o
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -34,7 +35,7 @@ def rows(first: int, last: int, *, start_us: int, rate: int, keys: int) -> pa.Re
 
 
 class ClockSource(DataSource):
-    """`format("clock")`: options start_us, rate (rows a second), keys."""
+    """`format("clock")`: options start_us, rate (rows a second), keys; pause: while this file exists, no row comes."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,11 +61,14 @@ class ClockReader(DataSourceStreamReader):
         self.keys = int(options["keys"])
         #: Rows of one batch at most: a backlog is worked off in pieces.
         self.most = int(options.get("most", 10 * self.rate))
+        self.pause = options.get("pause", "")
 
     def initialOffset(self) -> dict:
         return {"row": 0}
 
     def latestOffset(self, start: dict, limit) -> dict:
+        if self.pause and os.path.exists(self.pause):
+            return start
         passed_us = int(time.time() * 1_000_000) - self.start_us
         now = max(0, passed_us * self.rate // 1_000_000)
         return {"row": max(start["row"], min(now, start["row"] + self.most))}

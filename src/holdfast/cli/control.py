@@ -34,7 +34,7 @@ END_LIMIT_S = STOP_LIMIT_S + 20.0
 def drain(
     node: Annotated[str, typer.Argument(help="Name of the node, as `holdfast status` shows it.")],
     run: RunArgument = None,
-    limit: Annotated[float, typer.Option(help="Seconds to wait until it holds nothing.")] = 60.0,
+    limit: Annotated[float, typer.Option(help="Seconds to wait until it holds nothing.")] = 120.0,
     as_json: JsonOption = False,
 ) -> None:
     """Move everything away from a node, without a pause; then it can be stopped.

@@ -28,7 +28,7 @@ RUNS = Path("holdfast-run")
 #: All that a run makes in its directory; `run --fresh` removes these and nothing else, since it may be the user's own.
 MADE = (
     "run.json", "plan.json", "explain.txt", "pipeline.py", "secret", "events.jsonl",
-    "checkpoints", "late", "bad", "gaps", "dead", "alone", "nodes",
+    "checkpoints", "late", "bad", "gaps", "dead", "alone", "paces", "nodes",
 )  # fmt: skip
 
 RunArgument = Annotated[

@@ -228,7 +228,7 @@ def skip_lines(shards: dict[str, Any]) -> list[str]:
 def nodes_table(status: dict[str, Any]) -> Table:
     """What each node has, and how busy that keeps it: in percent of one core, over about the last minute."""
     table = Table()
-    for column in ("node", "runs", "backs up", "load of shards", "of stages"):
+    for column in ("node", "runs", "backs up", "load of shards", "of stages", "memory of stages"):
         table.add_column(column, justify="left" if column == "node" else "right")
     for name, told in sorted(status["nodes"].items()):
         shards = told.get("shards", {}).values()
@@ -236,7 +236,8 @@ def nodes_table(status: dict[str, Any]) -> Table:
         known = [shard["load_percent"] for shard in shards if shard.get("load_percent") is not None]
         stages = told.get("stage_load_percent", {}).values()
         loads = [percent(sum(found)) if found else "-" for found in (known, stages)]
-        table.add_row(name, *map(str, count), *loads)
+        memory = sum(told.get("stage_memory_bytes", {}).values())
+        table.add_row(name, *map(str, count), *loads, size(memory) if memory else "-")
     return table
 
 

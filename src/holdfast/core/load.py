@@ -5,9 +5,12 @@ do. So a fail-over needs no new measurement, and the next move is planned with t
 has measured (a new coordinator, a shard that has just started) counts like the mean of its kind. Without any news
 every copy counts the same.
 
+A stage also takes memory, its share of its driver process, and so does one that stands by: a gigabyte counts like a
+tenth of a core (`MEMORY_NS`), so that one number says how much a node has.
+
 What is not in it: bringing up an image (`Operator.busy_ns` leaves chunks out: a load that rose with every move would
 call for the next move), and what a node does beside its operators. For that, and for its memory, each copy counts
-`COPY_NS`. A core of one node counts like a core of another.
+`COPY_NS`. A core of one node counts like a core of another, and what other programs do on its machine is not seen.
 """
 
 from __future__ import annotations
@@ -23,16 +26,21 @@ from holdfast.model.record import Place
 
 #: What a copy counts for beside its measured load, an estimate: memory, messages, and the risk of having to run it.
 COPY_NS = 50 * MS
+#: What a gigabyte of a stage counts for, in nanoseconds of a core per second: an estimate, too.
+MEMORY_NS, GIGABYTE = 100 * MS, 10**9
 
 
 class LoadView:
     """Loads as the coordinator knows them: of what runs (shards, stages) and of images."""
 
-    __slots__ = ("images", "may_move", "running")
+    __slots__ = ("images", "may_move", "memory", "running", "standbys")
 
     def __init__(self) -> None:
         self.running: dict[Asset, int] = {}
         self.images: dict[Asset, int] = {}
+        #: Bytes that stages take where they run, and where they stand by.
+        self.memory: dict[Asset, int] = {}
+        self.standbys: dict[Asset, int] = {}
         #: May a backup be moved now, only for balance?
         self.may_move = False
 
@@ -40,10 +48,13 @@ class LoadView:
 class Scale:
     """What each copy of these places adds to its node."""
 
-    __slots__ = ("_images", "_means", "_running")
+    __slots__ = ("_bytes", "_images", "_means", "_memory", "_running", "_standbys")
 
     def __init__(self, loads: LoadView, places: dict[Asset, Place]) -> None:
         self._running, self._images = loads.running, loads.images
+        self._memory, self._standbys = loads.memory, loads.standbys
+        #: Of stages that run, of those that stand by.
+        self._bytes = (_mean(list(loads.memory.values())), _mean(list(loads.standbys.values())))
         stages = {asset for asset, place in places.items() if place.is_stage}
         #: Of shards that run, of stages, of images.
         self._means = (
@@ -53,12 +64,16 @@ class Scale:
         )
 
     def weigh(self, asset: Asset, place: Place, *, runs: bool) -> int:
-        """A ledger is one small page, and the standby of a stage only waits."""
-        if is_ledger(asset) or (place.is_stage and not runs):
+        """A ledger is one small page, and the standby of a stage waits, and takes memory."""
+        if is_ledger(asset):
             return COPY_NS
         shard_mean, stage_mean, image_mean = self._means
+        if place.is_stage:
+            known, mean = (self._memory, self._bytes[0]) if runs else (self._standbys, self._bytes[1])
+            memory_ns = known.get(asset, mean) * MEMORY_NS // GIGABYTE
+            return COPY_NS + memory_ns + (self._running.get(asset, stage_mean) if runs else 0)
         if runs:
-            return COPY_NS + self._running.get(asset, stage_mean if place.is_stage else shard_mean)
+            return COPY_NS + self._running.get(asset, shard_mean)
         return COPY_NS + self._images.get(asset, image_mean)
 
 
@@ -69,7 +84,7 @@ def _mean(loads: list[int]) -> int:
 class LoadWatch:
     """A node's part of it: measures and tells; as coordinator also listens, and says when balance may be thought of."""
 
-    __slots__ = ("_balance_at_ns", "_look_at_ns", "_name", "_stages", "config", "host", "view")
+    __slots__ = ("_balance_at_ns", "_look_at_ns", "_memory", "_name", "_stages", "config", "host", "view")
 
     def __init__(self, name: Name, host: Host, config: Config) -> None:
         self.host = host
@@ -77,6 +92,7 @@ class LoadWatch:
         self.view = LoadView()
         self._name = name
         self._stages: dict[Asset, Gauge] = {}
+        self._memory: dict[Asset, int] = {}
         self._look_at_ns = 0
         self._balance_at_ns = 0
 
@@ -94,9 +110,10 @@ class LoadWatch:
             if self.host.states[shard] is not State.JOINING:
                 copy.gauge.look(copy.op.busy_ns, now_ns, self.config.load_window_ns)
         running, images = self.measured()
-        if coordinator is None or not (running or images):
+        memory = self.memory()
+        if coordinator is None or not (running or images or memory):
             return
-        message = Loads(running=running, images=images)
+        message = Loads(running=running, images=images, memory=memory)
         if coordinator == self._name:
             self.on_loads(self.host.seat, message, now_ns, ready)
         else:
@@ -105,6 +122,13 @@ class LoadWatch:
     def on_stage_busy(self, event: StageBusy, now_ns: int) -> None:
         gauge = self._stages.setdefault(event.stage, Gauge())
         gauge.look(event.busy_ns, now_ns, self.config.load_window_ns)
+        self._memory[event.stage] = event.memory_bytes
+
+    def memory(self) -> dict[Asset, int]:
+        """Bytes that each stage takes that runs or stands by here, as far as they are known."""
+        places, seat = self.host.record.places, self.host.seat
+        held = {a for a in self._memory if a in places and seat in (places[a].primary, places[a].backup)}
+        return {stage: taken for stage, taken in self._memory.items() if stage in held}
 
     def measured(self) -> tuple[dict[Asset, int], dict[Asset, int]]:
         """Loads of what runs here, and of images that are kept here, as far as they are known."""
@@ -130,6 +154,11 @@ class LoadWatch:
         for asset, load in message.images.items():
             if asset in places and places[asset].backup == source:
                 self.view.images[asset] = load
+        for asset, taken in message.memory.items():
+            if asset in places and places[asset].primary == source:
+                self.view.memory[asset] = taken
+            elif asset in places and places[asset].backup == source:
+                self.view.standbys[asset] = taken
 
     def is_due(self, now_ns: int) -> bool:
         return now_ns >= self._balance_at_ns

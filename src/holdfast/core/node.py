@@ -29,12 +29,14 @@ from holdfast.core.ready import (
     Ready,
     Received,
     StageBusy,
+    StandbyReady,
     StartStage,
     StopStage,
     Tick,
     Unreachable,
     WarmStage,
 )
+from holdfast.core.standbys import Standbys
 from holdfast.core.tasks import Task, scheduler_of
 from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
@@ -85,6 +87,7 @@ class Node:
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
         self.loads = LoadWatch(name, self.host, config)
+        self.standbys = Standbys(self.seat, config)
         #: The highest life in which each of them has said something right.
         self.lives: dict[Name, int] = {}
         self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
@@ -140,7 +143,9 @@ class Node:
         return ready
 
     def step(
-        self, event: Received | Tick | Idle | Done | ChildDied | StageBusy | Unreachable | Left, now_ns: int
+        self,
+        event: Received | Tick | Idle | Done | ChildDied | StageBusy | StandbyReady | Unreachable | Left,
+        now_ns: int,
     ) -> Ready:
         ready = Ready()
         if isinstance(event, Received):
@@ -152,6 +157,8 @@ class Node:
             self.dead_children[event.stage] = epoch
         elif isinstance(event, StageBusy):
             self.loads.on_stage_busy(event, now_ns)
+        elif isinstance(event, StandbyReady):
+            self.standbys.on_ready(event, self.record)
         elif isinstance(event, Idle):
             self._on_idle(event, now_ns, ready)
         elif isinstance(event, Left):
@@ -266,7 +273,10 @@ class Node:
             return False
         ready.notes.append(notes.Proposed(self.name, made.version, self.election.term))
         if made.move is not None:
-            ready.notes.append(notes.Balanced(self.name, *made.move[:3], made.version, made.move[3]))
+            move = made.move
+            loads = (move.high, move.low, move.weight)
+            told = (move.asset, move.source, move.target, made.version, loads, move.what)
+            ready.notes.append(notes.Balanced(self.name, *told))
         self.election.propose(made.members, made.places, made.draining, made.protection, now_ns, ready)
         return self.election.commit == made.version
 
@@ -337,6 +347,7 @@ class Node:
         for stage in self.topology.stages:
             if not stage.foreign:
                 self._on_stage_place(stage.id, record, ready)
+        self.standbys.on_record(record, now_ns)
         self._watch_protection(record, now_ns, ready)
 
     def _on_stage_place(self, stage: Asset, record: Record, ready: Ready) -> None:
@@ -379,6 +390,7 @@ class Node:
             if yielded is not None:
                 found.append(yielded)
         found.extend(m.StageDown(stage=s, epoch=e) for s, e in self.dead_children.items() if self.stages.get(s) == e)
+        found.extend(self.standbys.reports(now_ns))
         for message in found:
             if coordinator == self.name:
                 self._take(self.seat, message, now_ns, ready)
@@ -445,6 +457,9 @@ class Node:
 
     def on_stage_down(self, source: Address, message: m.StageDown, now_ns: int, ready: Ready) -> None:
         self.reports.downs[message.stage] = message.epoch
+
+    def on_warmed(self, source: Address, message: m.Warmed, now_ns: int, ready: Ready) -> None:
+        self.reports.warmed[message.stage] = (message.since, message.seat)
 
     def on_drain(self, source: Address, message: m.Drain, now_ns: int, ready: Ready) -> None:
         self.reports.drains[message.name] = None

@@ -16,9 +16,16 @@ mode that promises its state never does: it is lost, and the record says so.
 A mode without a backup (`none`) begins with the record that drops the backup, never before: until a primary has that
 record it acknowledges only what the backup holds. A mode with one is in force (`Place.mode`) from the record on that
 names the backup. To leave a draining node a shard gets a second copy in any mode, until it has moved.
+
+A stage has no state here, so it can start anywhere; a standby makes that short. It is never on the stage's own node,
+and not where another stage of that node stands by if there is room elsewhere, so that a node's stages do not all end up
+on one. A stage that is well moves (`Place.moving`) only to a standby that is warm (`core/standbys.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,7 +45,8 @@ class Reports:
     """What the coordinator has heard since it last changed the record. Entries that no longer apply do no harm."""
 
     __slots__ = (
-        "downs", "drains", "given_up", "hellos", "joined", "passed", "protection", "suspects", "unfit", "yielded",
+        "downs", "drains", "given_up", "hellos", "joined", "passed", "protection", "suspects", "unfit", "warmed",
+        "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -47,6 +55,7 @@ class Reports:
         self.joined: dict[Asset, tuple[int, Seat]] = {}
         self.unfit: dict[Asset, tuple[int, Seat]] = {}
         self.yielded: dict[Asset, int] = {}
+        self.warmed: dict[Asset, tuple[int, Seat]] = {}
         self.protection: dict[str, Protection] = {}
         self.drains: dict[Name, None] = {}
         self.downs: dict[Asset, int] = {}
@@ -55,6 +64,24 @@ class Reports:
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
+
+
+class Move(NamedTuple):
+    """What may move for balance: the "backup of" a shard, the "standby of" a stage, or a "stage" itself."""
+
+    what: str
+    asset: Asset
+    source: Name
+    target: Name
+    #: What both have to do, and what would go from one to the other.
+    high: int
+    low: int
+    weight: int
+
+    @property
+    def highest(self) -> int:
+        """What the busier of the two would then have."""
+        return max(self.high - self.weight, self.low + self.weight)
 
 
 class Draft:
@@ -77,8 +104,8 @@ class Draft:
         self.load: dict[Name, int] = {}
         self.scale = Scale(loads, record.places)
         self.may_move = loads.may_move
-        #: A backup that is moved for balance: asset, from, to, loads of both and of the copy.
-        self.move: tuple[Asset, Name, Name, tuple[int, int, int]] | None = None
+        #: What is moved for balance.
+        self.move: Move | None = None
 
     @property
     def changed(self) -> bool:
@@ -232,7 +259,8 @@ def _lightest(
 ) -> Name | None:
     """The member with the least to do; a leaving one only if there is no other (a backup there beats none)."""
     taken = {name_of(seat) for seat in without if seat}
-    free = [(load, name) for name, load in made.load.items() if name not in taken]
+    more = {} if runs else _would_follow(made, asset)
+    free = [(load + more.get(name, 0), name) for name, load in made.load.items() if name not in taken]
     if not free and last_resort:
         return next((name for name in made.leaving if name not in taken), None)
     if not free:
@@ -240,6 +268,18 @@ def _lightest(
     name = min(free)[1]
     made.load[name] += made.scale.weigh(asset, made.places[asset], runs=runs)
     return name
+
+
+def _would_follow(made: Draft, asset: Asset) -> dict[Name, int]:
+    """For the standby of a stage: what each member would have to run, beside it, if the stage's node died."""
+    place, found = made.places[asset], dict[Name, int]()
+    if place.is_stage and place.primary:
+        home = name_of(place.primary)
+        for other, there in made.places.items():
+            if other != asset and there.is_stage and there.primary and there.backup and name_of(there.primary) == home:
+                name = name_of(there.backup)
+                found[name] = found.get(name, 0) + made.scale.weigh(other, there, runs=True)
+    return found
 
 
 def _seat(made: Draft, asset: Asset, name: Name) -> Seat:
@@ -308,18 +348,28 @@ def _may_join(made: Draft, asset: Asset) -> bool:
 
 
 def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
-    """A stage whose node or driver is gone goes to its standby if it has one, else to the lightest member."""
+    """A stage whose node or driver is gone goes to its standby if it has one, else to the lightest member. One that
+    shall leave its node goes when its standby is warm; without standbys, at once."""
     place = made.places[asset]
     standby = place.backup if _may_run(made, place.backup) else None
-    if not _may_run(made, place.primary) or reports.downs.get(asset) == place.epoch:
+    is_well = place.primary is not None and _stands(made, place.primary) and reports.downs.get(asset) != place.epoch
+    leaves = is_well and not _may_run(made, place.primary)
+    if is_well and place.moving and standby and reports.warmed.get(asset) == (place.since, standby):
+        before = None if leaves else place.primary
+        made.put(asset, primary=standby, backup=before, epoch=place.epoch + 1, moving=False)
+        standby = before
+    elif not is_well or (leaves and not made.config.standby):
         name = name_of(standby) if standby else _lightest(made, asset, without=(), runs=True)
         if name is not None:
-            made.put(asset, primary=_seat(made, asset, name), epoch=place.epoch + 1)
+            made.put(asset, primary=_seat(made, asset, name), backup=None, epoch=place.epoch + 1, moving=False)
             standby = None
     if made.config.standby and not standby:
         name = _lightest(made, asset, without=(made.places[asset].primary,))
         standby = _seat(made, asset, name) if name else None
-    made.put(asset, backup=standby)
+    now = made.places[asset]
+    stays = standby == now.backup
+    moving = standby is not None and ((leaves and now.primary == place.primary) or (now.moving and stays))
+    made.put(asset, backup=standby, moving=moving)
 
 
 def _may_run(made: Draft, seat: Seat | None) -> bool:
@@ -327,26 +377,60 @@ def _may_run(made: Draft, seat: Seat | None) -> bool:
 
 
 def _balance(made: Draft) -> None:
-    """Move one backup to a member that has less to do, if that is worth a transfer.
+    """Move one backup or one stage to a member that has less to do, if that is worth it.
 
     Whoever takes it must stay well below what the other had before. So every move makes the sum of squares of all loads
-    smaller, the moves come to an end, and to go back the loads would have to change by twice the margin.
+    smaller, the moves come to an end, and to go back the loads would have to change by twice the margin. A stage that
+    moves costs a pause, a standby a while without one: for those the margin is twice as wide.
     """
     if not made.may_move or any(p.joining or p.moving for p in made.places.values()):
         return
-    order = sorted(made.load, key=lambda name: (made.load[name], name))
-    found: list[tuple[int, int, Asset, Name]] = []
-    for asset, place in made.places.items():
-        source = name_of(place.backup) if place.backup else Name("")
-        if place.is_stage or not place.primary or source not in made.load:
-            continue
-        target = next((name for name in order if name not in (source, name_of(place.primary))), source)
-        weight, high, low = made.scale.weigh(asset, place, runs=False), made.load[source], made.load[target]
-        if high - low - weight >= max(made.config.imbalance_ns, high // NOISE):
-            found.append((-high, max(high - weight, low + weight), asset, target))
+    found = [*_moves_of_backups(made), *_moves_of_stages(made)]
     if found:  # of the busiest node, what evens it out best
-        _, _, asset, target = min(found)
-        place = made.places[asset]
-        source, weight = name_of(place.backup or ""), made.scale.weigh(asset, place, runs=False)
-        made.move = (asset, source, target, (made.load[source], made.load[target], weight))
-        made.put(asset, joining=_seat(made, asset, target))
+        best = min(found, key=lambda move: (-move.high, move.highest, move.asset, move.target))
+        made.move = best
+        seat = _seat(made, best.asset, best.target)
+        if best.what == "backup of":
+            made.put(best.asset, joining=seat)
+        elif best.what == "standby of":
+            made.put(best.asset, backup=seat)
+        else:
+            made.put(best.asset, moving=True)  # to its standby, when that is warm
+
+
+def _moves_of_backups(made: Draft) -> Iterator[Move]:
+    for asset, place in made.places.items():
+        if not place.is_stage and place.primary and place.backup:
+            yield from _to_lighter(made, asset, place, "backup of", made.config.imbalance_ns)
+
+
+def _moves_of_stages(made: Draft) -> Iterator[Move]:
+    margin = 2 * made.config.imbalance_ns
+    for asset, place in made.places.items():
+        if not (place.is_stage and _may_run(made, place.primary) and _may_run(made, place.backup)):
+            continue
+        yield from _to_lighter(made, asset, place, "standby of", margin)
+        source, target = name_of(place.primary or ""), name_of(place.backup or "")
+        # they change places, so each keeps a copy
+        weight = made.scale.weigh(asset, place, runs=True) - made.scale.weigh(asset, place, runs=False)
+        yield from _if_worth_it(
+            made, Move("stage", asset, source, target, made.load[source], made.load[target], weight), margin
+        )
+
+
+def _to_lighter(made: Draft, asset: Asset, place: Place, what: str, margin_ns: int) -> Iterator[Move]:
+    """A second copy, to the member that has the least to do."""
+    source = name_of(place.backup or "")
+    if source not in made.load:
+        return
+    order = sorted(made.load, key=lambda name: (made.load[name], name))
+    target = next((name for name in order if name not in (source, name_of(place.primary or ""))), source)
+    weight = made.scale.weigh(asset, place, runs=False)
+    yield from _if_worth_it(
+        made, Move(what, asset, source, target, made.load[source], made.load[target], weight), margin_ns
+    )
+
+
+def _if_worth_it(made: Draft, move: Move, margin_ns: int) -> Iterator[Move]:
+    if move.weight > 0 and move.high - move.low - move.weight >= max(margin_ns, move.high // NOISE):
+        yield move

@@ -211,10 +211,19 @@ class ChildDied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StageBusy(msgspec.Struct, frozen=True, array_like=True):
-    """What a stage's driver on this node has used of all cores since it started: its share of its process."""
+    """What a stage's driver on this node has used of all cores since it started, and the memory it takes now: its share
+    of its process. Of a standby only the memory counts."""
 
     stage: Asset
     busy_ns: int
+    memory_bytes: int = 0
+
+
+class StandbyReady(msgspec.Struct, frozen=True, array_like=True):
+    """The driver of this stage that stands by on this node is warm; not `ready`: it was, and is gone."""
+
+    stage: Asset
+    ready: bool = True
 
 
 class Unreachable(msgspec.Struct, frozen=True, array_like=True):

@@ -56,6 +56,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lease_ns: int = 5 * SECOND
     #: Keep a warm driver of every stage on a second node, so that it goes on within a second of losing the first.
     standby: bool = False
+    #: A stage that shall move waits this long at most until its standby is warm.
+    warm_wait_ns: int = 60 * SECOND
     #: How often a node measures the load of its copies and tells the coordinator, and the time it is smoothed over.
     load_period_ns: int = 5 * SECOND
     load_window_ns: int = 60 * SECOND

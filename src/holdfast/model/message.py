@@ -40,6 +40,7 @@ _HAS: dict[str, Callable[[Topology, Any], bool]] = {
     "asset": lambda topology, asset: asset in topology.shard or asset in topology.ledgers,
     "running": lambda topology, loads: all(asset in topology.shard or asset in topology.stage for asset in loads),
     "images": lambda topology, loads: all(shard in topology.shard for shard in loads),
+    "memory": lambda topology, taken: all(stage in topology.stage for stage in taken),
 }
 
 

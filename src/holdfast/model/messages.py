@@ -213,6 +213,16 @@ class StageDown(Message, frozen=True, kw_only=True):
         return epoch_ahead(view, self.stage, self.epoch)
 
 
+class Warmed(Message, frozen=True, kw_only=True):
+    """From the node where a stage stands by, to the coordinator: it can take over now, so the stage may move here."""
+
+    fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.HOLDER
+    stage: Asset
+    since: Number
+    seat: Seat
+
+
 class Loads(Message, frozen=True, kw_only=True):
     """To the coordinator, every few seconds: how busy shards and stages keep this node, in nanoseconds per second."""
 
@@ -221,6 +231,8 @@ class Loads(Message, frozen=True, kw_only=True):
     #: Of what runs here, and of images that are kept here.
     running: dict[Asset, Number]
     images: dict[Asset, Number]
+    #: Bytes of memory that each stage takes here, whether it runs or stands by.
+    memory: dict[Asset, Number] = msgspec.field(default_factory=dict)
 
 
 class Drain(Message, frozen=True, kw_only=True):

@@ -138,16 +138,18 @@ class Decided(Note, frozen=True):
 
 
 class Balanced(Note, frozen=True):
-    """A backup is moved only because its node has more to do than another: (busier node, lighter node, the backup)."""
+    """Something is moved only because its node has more to do than another: (busier node, lighter node, what goes)."""
 
     checked = True
-    told = Told("balance", "The backup of {asset} moves from {source} to {target}, which has less to do.")
+    told = Told("balance", "The {what} {asset} moves from {source} to {target}, which has less to do.")
     name: Name
     asset: Asset
     source: Name
     target: Name
     version: int
     loads: tuple[int, int, int]
+    #: "backup of" a shard, "standby of" a stage, or "stage".
+    what: str = "backup of"
 
 
 class Degraded(Note, frozen=True):

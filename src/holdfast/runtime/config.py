@@ -112,10 +112,11 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     load_period: str = "5 s"
     #: Load is the mean of about this time, so that a burst counts only for its share of it.
     load_window: str = "1 min"
-    #: A backup is moved to a node that has less to do at most once in this time.
+    #: A backup, a standby or a stage is moved to a node that has less to do at most once in this time.
     balance: str = "30 s"
     #: A backup is moved only to a node that will then still have less to do than the other had, by at least this many
-    #: percent of a core. (Each copy counts for 5 beside its measured load.) A tenth of a node's load moves nothing.
+    #: percent of a core. (Each copy counts for 5 beside its measured load.) A tenth of a node's load moves nothing. For
+    #: stages and their standbys it is twice as much: a stage that moves pauses.
     imbalance: int = 15
 
     # --- Stages
@@ -175,6 +176,23 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 "setting 'late_keep' is too short", detail=f"It is {self.late_keep!r}.", hint="Choose 1 min or more."
             )
         return seconds, size_bytes(self.late_keep_size, "late_keep_size")
+
+    def order(self, deployment: str, plan: str) -> dict[str, Any]:
+        """What all stages of a driver process share: the first line that it reads."""
+        return {
+            "node": self.name,
+            "endpoints": self.endpoints,
+            "secret_file": str(self.secret_file or Path(self.dir) / "secret"),
+            "tls": msgspec.to_builtins(self.tls) if self.tls else None,
+            "deployment": deployment,
+            "dir": self.dir,
+            "plan": plan,
+            "master": self.master,
+            "conf": self.conf,
+            "core": msgspec.to_builtins(self.core()),
+            "watermark_jump_us": duration_ns(self.watermark_jump, "watermark_jump") // 1_000,
+            "late_keep": self.keep(),
+        }
 
     @property
     def shares_driver(self) -> bool:

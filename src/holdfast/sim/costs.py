@@ -41,5 +41,5 @@ def size_of(message: m.Message) -> int:
     if kind is m.Push or kind is m.Append:
         return MESSAGE_BYTES + 50 * len(message.record.places)  # type: ignore[attr-defined]
     if kind is m.Loads:
-        return MESSAGE_BYTES + 16 * (len(message.running) + len(message.images))  # type: ignore[attr-defined]
+        return MESSAGE_BYTES + 16 * (len(message.running) + len(message.images) + len(message.memory))  # type: ignore[attr-defined]
     return MESSAGE_BYTES

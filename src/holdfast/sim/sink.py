@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.core.errand import Errand, Limits
 from holdfast.core.reader import Piece, Reader
-from holdfast.core.ready import ChildDied, Effect, Left, Ready, StartStage, StopStage
+from holdfast.core.ready import ChildDied, Effect, Left, Ready, StartStage, StopStage, WarmStage
 from holdfast.model.block import Block, Row
 from holdfast.model.config import MS, SECOND
 from holdfast.model.ids import Address, Consumer, Edge, Name, asset_id, driver_of, name_of
@@ -26,7 +26,7 @@ from holdfast.model.messages import Fetch
 from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
 from holdfast.sim.process import Process
-from holdfast.sim.spark import report_dead
+from holdfast.sim.spark import report_dead, warm_up
 from holdfast.sim.world import World
 
 #: As on real nodes, in the proportions of the simulator's other times.
@@ -134,6 +134,8 @@ class SinkQuery:
         """Of a placed sink: its node starts or stops it."""
         if isinstance(effect, StartStage):
             self.world.call(self.restart_ns, lambda: self._boot_placed(node, effect.epoch))
+        elif isinstance(effect, WarmStage):
+            warm_up(self.world, node, effect)
         elif isinstance(effect, StopStage):
             child = self.world.processes.get(driver_of(asset_id(self.spec.id), effect.epoch))
             if child is not None and child.stalled_ns <= self.world.now_ns:

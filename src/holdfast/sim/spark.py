@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.core.ready import BatchDone, ChildDied, Effect, Opened, StageFailed, StartStage, StopStage
+from holdfast.core.ready import (
+    BatchDone,
+    ChildDied,
+    Effect,
+    Opened,
+    StageFailed,
+    StandbyReady,
+    StartStage,
+    StopStage,
+    WarmStage,
+)
 from holdfast.core.stage import Phase, RunBatch, StageDriver
 from holdfast.model.block import WATERMARK_MIN, Row
 from holdfast.model.config import MS
@@ -18,6 +28,9 @@ from holdfast.model.ids import Address, Asset, Edge, driver_of, stage_edge
 from holdfast.model.topology import StageSpec
 from holdfast.sim.process import Process
 from holdfast.sim.world import World
+
+#: So long a driver warms up before it says that it is ready to take over.
+WARM_NS = 800 * MS
 
 
 class RowSource:
@@ -65,6 +78,8 @@ class SourceQuery:
     def on_effect(self, process: Process, effect: Effect) -> None:
         if isinstance(effect, StartStage):
             self.world.call(self.start_ns, lambda: self._boot(process, effect.epoch))
+        elif isinstance(effect, WarmStage):
+            warm_up(self.world, process, effect)
         elif isinstance(effect, StopStage):
             child = self.world.processes.get(driver_of(self.spec.id, effect.epoch))
             if child is not None and child.stalled_ns <= self.world.now_ns:
@@ -157,6 +172,11 @@ class SourceQuery:
         process = self.process
         if process is not None and isinstance(process.machine, StageDriver):
             report_dead(self.world, process, ChildDied(self.spec.id, process.machine.epoch), node_notices_after_ns)
+
+
+def warm_up(world: World, node: Process, effect: WarmStage) -> None:
+    """A driver that stands by says when it is warm. In the virtual world it does nothing else."""
+    world.call(WARM_NS, lambda: world.feed_if_alive(node, StandbyReady(effect.stage)))
 
 
 def report_dead(world: World, child: Process, event: ChildDied, after_ns: int) -> None:

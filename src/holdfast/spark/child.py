@@ -7,7 +7,8 @@
           {"do": "finish", "ticket"}                 read what is there, seal a last batch, end
           {"do": "stop", "ticket"}                   end; without a ticket: all of them, and this process
           the end of stdin ends this process at once
-    out   {"event": "alive"}, and of each stage {"event", "stage", "ticket", "epoch" (0: it stands by), …}:
+    out   {"event": "alive"}, {"event": "up"} (there is a session), and of each stage
+          {"event", "stage", "ticket", "epoch" (0: it stands by), …}:
           session, planned, ready (how warm a standby is), running, busy (a batch takes more than a moment), batch,
           late, bad, ahead, waiting, failed, finished, stuck (it should end, and does not), and at last ended:
           {"how": "stopped" | "finished" | "fenced" | "died" | "again" (for no fault of its own)}
@@ -153,6 +154,7 @@ class DriverProcess:
             traceback.print_exc()
             self._lose(error)
             return EXIT_STOPPED if self._ending.is_set() else EXIT_DIED
+        self.mouth.say("up")
         threading.Thread(target=self._follow, args=(engine,), name="follow", daemon=True).start()
         while (life := self._new.get()) is not None:
             engine.thread(lambda life=life: life.run(engine, self._turn), f"stage-{life.stage}").start()

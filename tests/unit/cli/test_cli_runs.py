@@ -256,14 +256,15 @@ def test_status_shows_loads_in_percent_of_a_core():
         "n1": {
             "shards": {"u1": {"role": "joining", "load_percent": None}},
             "stage_load_percent": {"s0": 140.2, "r0": 9.5},
+            "stage_memory_bytes": {"s0": 512_000_000, "r0": 300_000_000},
         },
     }
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(nodes_table({"nodes": nodes}))
     rows = [line.split("│")[1:-1] for line in console.export_text().splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
-        ["n0", "1", "1", "33%", "-"],
-        ["n1", "0", "1", "-", "150%"],
+        ["n0", "1", "1", "33%", "-", "-"],
+        ["n1", "0", "1", "-", "150%", "812 MB"],
     ]
     seats = {"primary": "n1#1", "backup": "n0#1", "joining": None, "epoch": 1, "mode": "passive", "stage": False}
     assert shards_of({"u1": seats}, nodes)["u1"]["backup_load_percent"] == 2.04

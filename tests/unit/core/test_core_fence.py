@@ -58,6 +58,7 @@ FENCED = [
     (DELIVER, FencedBy.THESE_PLACES, {"shards": {"u0": 5}}),
     (m.Seal(stage="s0", epoch=5, commit=COMMIT, shards={}), FencedBy.EPOCH, {"epoch": 4}),
     (m.StageDown(stage="s0", epoch=5), FencedBy.EPOCH, {"epoch": 4}),
+    (m.Warmed(stage="s0", since=4, seat="n2#3"), FencedBy.PLACE, {"since": 3}),
     (CAPTURE, FencedBy.EPOCH, {"epoch": 4}),
     (CAPTURE, FencedBy.PLACE, {"since": 3}),
     (m.CapturePiece(shard="u0", epoch=5, since=4, round=1, index=1, state=None), FencedBy.PLACE, {"since": 3}),

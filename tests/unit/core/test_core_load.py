@@ -109,6 +109,20 @@ def test_a_node_tells_the_coordinator_what_its_copies_cost_once_a_period():
     assert [message for _, message in told(made, "c", 10 * SECOND)] == [Loads(running={"u0": SECOND // 10}, images={})]
 
 
+def test_a_node_tells_the_memory_of_stages_that_run_or_stand_by_on_it():
+    record = after(start(), Config(standby=True))
+    seat, other = record.places["s0"].backup or "", record.places["s0"].primary or ""
+    made = watch(seat)
+    made.host.fence.record = record
+    made.on_stage_busy(StageBusy("s0", 0, 300_000_000), 0)
+    made.on_stage_busy(StageBusy("gone", 0, 5), 0)
+    assert made.memory() == {"s0": 300_000_000}
+    leads = LoadWatch("c", made.host, CONFIG)
+    for source, taken in ((seat, 300), (other, 500), ("n9#1", 900)):
+        leads.on_loads(source, Loads(running={}, images={}, memory={"s0": taken}), 0, Ready())
+    assert (leads.view.memory, leads.view.standbys) == ({"s0": 500}, {"s0": 300})
+
+
 def test_a_backup_tells_what_pasting_costs():
     made = watch("b#1")
     told(made, "c", 0)

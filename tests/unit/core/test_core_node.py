@@ -9,7 +9,7 @@ from support.core import CONFIG, SMALL, copy_of, fill, images, op, take
 
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
-from holdfast.core.ready import TICK, ChildDied, Done, Idle, Ready, Received, StartStage, StopStage
+from holdfast.core.ready import TICK, ChildDied, Done, Idle, Ready, Received, StandbyReady, StartStage, StopStage
 from holdfast.model import messages as m
 from holdfast.model.config import MS, Config
 from holdfast.model.found import Ballot, Found
@@ -133,6 +133,23 @@ def test_a_late_word_of_an_earlier_drivers_death_does_not_hide_that_the_present_
     made.step(ChildDied("s0", 2), 30 * MS)
     made.step(ChildDied("s0", 1), 40 * MS)
     assert ("n1", m.StageDown(stage="s0", epoch=2)) in made.step(TICK, 140 * MS).send
+
+
+def test_a_standby_that_is_warm_is_told_while_its_stage_waits_to_move_and_until_it_has():
+    made, _ = node("n0")
+    made.step(Received("n1#1", m.Beat(term=1, version=1, commit=1)), 10 * MS)
+    waits = Place(primary="n1#1", backup="n0#1", epoch=2, since=2, moving=True, is_stage=True)
+    record = Record(version=2, term=1, members=made.record.members, places=made.record.places | {"s0": waits})
+    ready = made.step(Received("n1#1", m.Push(record=record)), 20 * MS)
+    warmed = ("n1", m.Warmed(stage="s0", since=2, seat="n0#1"))
+    assert warmed not in ready.send
+    assert warmed in made.step(StandbyReady("s0"), 30 * MS).send
+    assert warmed in made.step(TICK, 140 * MS).send  # the first one may have been lost
+    moved = Place(primary="n0#1", backup="n1#1", epoch=3, since=3, is_stage=True)
+    record = Record(version=3, term=1, members=made.record.members, places=made.record.places | {"s0": moved})
+    ready = made.step(Received("n1#1", m.Push(record=record)), 150 * MS)
+    assert ready.apply == [StartStage(stage="s0", epoch=3)]
+    assert warmed not in made.step(TICK, 400 * MS).send
 
 
 def test_a_candidate_that_missed_a_record_is_given_it():

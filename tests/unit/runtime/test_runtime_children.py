@@ -16,9 +16,10 @@ import pytest
 
 from holdfast.core.node import WARM
 from holdfast.runtime.node import children as children_module
-from holdfast.runtime.node.child import Child, Hosted, cpu_of_sessions
+from holdfast.runtime.node.child import Child, Hosted, costs_of_sessions
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.paces import GUESSES
 
 CHILD = r"""
 import json, os, subprocess, sys, time
@@ -45,13 +46,17 @@ def begin(told):
         say(event="running", **of)
         subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"])
         say(event="worked", **of)
+    if mode == "runs": say(event="running", **of); say(event="batch", progress={"batchDuration": 30}, **of)
     if mode == "noise": print("what is this", flush=True)
 for line in sys.stdin:
     told = json.loads(line)
     of = stages.get(told.get("ticket"))
     if told["do"] == "stop" and "ticket" not in told: os._exit(0)
     if told["do"] == "warm" or (told["do"] == "run" and not of): begin(told)
-    elif of and told["do"] == "run": of["epoch"] = told["epoch"]; say(event="running", **of)
+    elif of and told["do"] == "run":
+        of["epoch"] = told["epoch"]; say(event="running", **of)
+        mode = open(order["mode"]).read()
+        if mode == "slow": time.sleep(1); say(event="batch", progress={"batchDuration": 900}, **of)
     elif of and told["do"] == "finish": say(event="finished", **of); end(told["ticket"], "finished")
     elif of and told["do"] == "stop":
         if of.get("stuck"): say(event="stuck", **of)
@@ -66,7 +71,7 @@ class Watched:
         self.mode = "run"
         self.died: list[tuple[str, int]] = []
         self.news: list[dict[str, Any]] = []
-        self.busy: list[tuple[str, int]] = []
+        self.busy: list[tuple[str, int, int]] = []
         self.events = EventLog(tmp_path / "events.jsonl", "n0")
         self.children = Children(
             [sys.executable, "-c", CHILD],
@@ -76,7 +81,7 @@ class Watched:
             lambda stage, epoch: self.died.append((stage, epoch)),
             lambda stage, news: self.news.append(news),
             silence_s=0.4,
-            on_busy=lambda stage, busy_ns: self.busy.append((stage, busy_ns)),
+            on_busy=lambda stage, busy_ns, memory_bytes: self.busy.append((stage, busy_ns, memory_bytes)),
             busy_period_s=0.1,
             shared=shared,
         )
@@ -253,32 +258,57 @@ def test_what_a_driver_and_all_that_it_has_started_use_of_the_cores_is_told(watc
     watched.heard("worked")
     told = len(watched.busy)
     wait_for(lambda: len(watched.busy) > told + 1)
-    used = [busy_ns for _, busy_ns in watched.busy]
+    used = [busy_ns for _, busy_ns, _ in watched.busy]
     assert used == sorted(used)
     assert 0.3e9 <= used[-1] < 30e9
+    assert 1e6 < watched.busy[-1][2] < 1e9
 
 
 def test_what_a_process_uses_is_shared_among_its_stages_by_the_time_of_their_batches():
     child = Child.__new__(Child)
-    child.cpu_ns = 0
+    child.cpu_ns, child.up_at = 0, 0.0
     long, short, standby = (Hosted(f"s{i}", epoch, i, child) for i, epoch in enumerate((1, 1, WARM)))
     child.stages = dict(enumerate((long, short, standby)))
     long.running = short.running = True
-    assert child.share(100) == [long, short]
+    assert child.share(100, 900) == [long, short, standby]
     assert (long.busy_ns, short.busy_ns) == (50, 50)  # no batch has ended
     long.batch_ms, short.batch_ms = 30.0, 10.0
-    child.share(500)
+    child.share(500, 600)
     assert (long.busy_ns, short.busy_ns, standby.busy_ns) == (350, 150, 0)
+    assert child.memory_share == 200  # of everything in it, standbys, too
 
 
-def test_a_driver_that_stands_by_or_only_starts_is_not_measured(watched: Watched):
+def test_of_a_driver_that_stands_by_only_the_memory_counts_and_of_one_that_only_starts_nothing(watched: Watched):
     watched.run("s0", 1)
     watched.children.warm("s1")
     watched.heard("ready", "s1")
     watched.run("s2", 1, "work")
-    wait_for(lambda: watched.busy)
-    assert {stage for stage, _ in watched.busy} == {"s2"}
-    assert cpu_of_sessions(set()) == {}
+    wait_for(lambda: {stage for stage, _, _ in watched.busy} >= {"s1", "s2"})
+    assert {stage for stage, _, _ in watched.busy} == {"s1", "s2"}
+    assert {busy_ns for stage, busy_ns, _ in watched.busy if stage == "s1"} == {0}
+    assert all(memory_bytes for _, _, memory_bytes in watched.busy)
+    assert costs_of_sessions(set()) == {}
+
+
+def test_the_seconds_of_a_take_over_are_those_that_the_last_ones_took(watched: Watched):
+    """A stage that starts cold, and a standby that takes over: each is measured, and changes what `status` says."""
+    guess_s = watched.children.paces.seconds("session")
+    watched.run("s0", 1, "runs")
+    watched.heard("batch", "s0")
+    wait_for(lambda: watched.children.paces.seconds("session") < guess_s)
+    assert watched.children.paces.seconds("ready") == GUESSES["ready"]
+    watched.mode = "run"
+    watched.children.warm("s1")
+    watched.heard("ready", "s1")
+    before_s = watched.children.status()["s1"]["take_over_s"]
+    watched.mode = "slow"
+    watched.children.start("s1", 1)
+    watched.heard("batch", "s1")
+    wait_for(lambda: watched.children.paces.seconds("ready") != GUESSES["ready"])
+    watched.mode = "run"
+    watched.children.warm("s2")
+    watched.heard("ready", "s2")
+    assert watched.children.status()["s2"]["take_over_s"] > before_s + 0.3
 
 
 def test_why_drivers_fail_is_kept_until_a_batch_is_through(watched: Watched):

@@ -19,11 +19,11 @@ from typing import Any
 from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
+from holdfast.runtime.node.paces import Paces, took_s
 
-#: How warm a standby is, by the last of these that it has said, and about how many seconds a take-over takes then (an
-#: estimate, for two cores that have other work, too). Before the first one it is cold: the JVM has to come up as well.
-WARMTH = {"session": ("session up", 9.0), "planned": ("planned", 4.0), "ready": ("warm", 0.6)}
-COLD_S = 12.0
+#: How warm a standby is, by the last of these that it has said; `paces.py` knows what a take-over costs then. Before
+#: the first one it is cold: the JVM may have to come up as well.
+WARMTH = {"session": "session up", "planned": "planned", "ready": "warm"}
 
 
 class Hosted:
@@ -35,6 +35,8 @@ class Hosted:
         self.ticket = ticket
         self.child = child
         self.started = time.monotonic()
+        #: When it was told to run, how warm it was then, and when its query ran; 0: it is not, or that is told.
+        self.asked, self.asked_step, self.ran = 0.0, "", 0.0
         self.running = self.finished = self.told_to_stop = False
         #: Since when it has been in the middle of a batch; 0: it is not.
         self.busy_since = 0.0
@@ -45,14 +47,23 @@ class Hosted:
         self.batch_ms = 0.0
         self.busy_ns = 0
 
-    def status(self, session_s: float) -> dict[str, Any]:
-        """For `status`. `session_s`: how long sessions take to come up here."""
+    def ask(self) -> None:
+        """It is told to run, now."""
+        self.asked, self.asked_step, self.ran = time.monotonic(), self.step or "session", 0.0
+
+    def took_s(self, batch_s: float) -> float | None:
+        """What its start has cost, when its first batch is through; only once. The JVM's own start is not in it."""
+        asked, self.asked = max(self.asked, self.child.up_at) if self.asked else 0.0, 0.0
+        return took_s(asked, self.ran, time.monotonic(), batch_s) if asked and self.ran else None
+
+    def status(self, paces: Paces) -> dict[str, Any]:
+        """For `status`."""
         found = {"epoch": self.epoch, "pid": self.child.process.pid, "process": self.child.slot, "last": self.last}
         if self.epoch == WARM:
-            warmth, seconds = WARMTH.get(self.step, ("cold", WARMTH["session"][1]))
-            if not self.step and not self.child.is_up:
-                seconds += max(1.0, session_s - (time.monotonic() - self.child.started))
-            found |= {"warmth": warmth, "take_over_s": round(seconds, 1)}
+            seconds = paces.seconds(self.step or "session")
+            if not self.step and not self.child.up_at:
+                seconds += max(1.0, paces.seconds("up") - (time.monotonic() - self.child.started))
+            found |= {"warmth": WARMTH.get(self.step, "cold"), "take_over_s": round(seconds, 1)}
         return found
 
     def tell(self, do: str) -> None:
@@ -68,15 +79,15 @@ class Child:
         self.log = log
         self.started = self.spoke = self.used = time.monotonic()
         self.promised = self.told_to_stop = False
-        #: A stage in it has said something: it has a session.
-        self.is_up = False
+        #: Since when it has a session; 0: it has none yet.
+        self.up_at = 0.0
         self.kills_before = kills_for_memory()
         #: By ticket: everything that was started in it and has not ended, also what is stuck.
         self.stages: dict[int, Hosted] = {}
         #: Tickets of those that were told to stop, and do not.
         self.stuck: set[int] = set()
-        #: Of all cores, so far.
-        self.cpu_ns = 0
+        #: Of all cores, so far; and the memory that it and all it started take now.
+        self.cpu_ns = self.memory_bytes = 0
         log.parent.mkdir(parents=True, exist_ok=True)
         leash = [sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")), str(os.getpid())]
         with open(log, "ab") as stderr:
@@ -124,33 +135,42 @@ class Child:
         """Is that why it ended? A process that was killed may have been killed by the kernel."""
         return code == OUT_OF_MEMORY or (code == -signal.SIGKILL and kills_for_memory() > self.kills_before)
 
-    def share(self, cpu_ns: int) -> list[Hosted]:
+    def share(self, cpu_ns: int, memory_bytes: int) -> list[Hosted]:
         """Count what it has used since the last look for the stages that run in it, by the time of their batches.
 
-        What its standbys use is counted for those that run; where no batch has ended, all have the same share.
+        What its standbys use is counted for those that run; where no batch has ended, all have the same share. Of the
+        memory everything in it has the same share, standbys, too: all that runs in a JVM is in one heap.
         """
         used, self.cpu_ns = max(0, cpu_ns - self.cpu_ns), cpu_ns
+        self.memory_bytes = memory_bytes
         at_work = [hosted for hosted in list(self.stages.values()) if hosted.running]
         spans = [hosted.batch_ms for hosted in at_work]
         total = sum(spans)
         for hosted, span in zip(at_work, spans, strict=True):
             hosted.busy_ns += int(used * span / total) if total else used // len(at_work)
             hosted.batch_ms = 0.0
-        return at_work
+        return list(self.stages.values())
+
+    @property
+    def memory_share(self) -> int:
+        return self.memory_bytes // max(1, len(self.stages))
 
 
-def cpu_of_sessions(sessions: set[int]) -> dict[int, int]:
-    """Nanoseconds of CPU that sessions have used so far: a driver, its JVM, its Python workers. Empty without /proc."""
-    found: dict[int, int] = {}
+def costs_of_sessions(sessions: set[int]) -> dict[int, tuple[int, int]]:
+    """What sessions (a driver, its JVM, its Python workers) have used so far: nanoseconds of CPU, and bytes of memory
+    now, in which pages that workers share count for each of them. Empty without /proc."""
+    found: dict[int, tuple[int, int]] = {}
     if not sessions or not os.path.isdir("/proc/self"):
         return found
-    tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+    tick_ns, page = 10**9 // os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
                 if (session := int(fields[3])) in sessions:  # see proc(5); of its own and of its ended children
-                    found[session] = found.get(session, 0) + sum(map(int, fields[11:15])) * tick_ns
+                    cpu_ns, taken = found.get(session, (0, 0))
+                    cpu_ns += sum(map(int, fields[11:15])) * tick_ns
+                    found[session] = (cpu_ns, taken + int(fields[21]) * page)
     return found
 
 

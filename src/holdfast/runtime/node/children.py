@@ -24,9 +24,10 @@ from typing import Any
 from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.alone import ENDS, Offenders
-from holdfast.runtime.node.child import COLD_S, WARMTH, Child, Hosted, cpu_of_sessions, how_it_died
+from holdfast.runtime.node.child import WARMTH, Child, Hosted, costs_of_sessions, how_it_died
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.metrics import Figures
+from holdfast.runtime.node.paces import Paces
 
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0
@@ -49,7 +50,7 @@ DRIVER, STANDBY = "driver", "standby"
 
 
 class Children:
-    """All of this node's. `on_died(stage, epoch)` feeds the core."""
+    """All of this node's. `on_died(stage, epoch)` and `on_busy(stage, CPU so far, memory)` feed the core."""
 
     def __init__(
         self,
@@ -61,10 +62,11 @@ class Children:
         on_news: Callable[[Asset, dict[str, Any]], None],
         silence_s: float,
         standby_delay_s: float = 0.0,
-        on_busy: Callable[[Asset, int], None] | None = None,
+        on_busy: Callable[[Asset, int, int], None] | None = None,
         busy_period_s: float = 5.0,
         shared: bool = True,
         alone: Path | None = None,
+        paces: Paces | None = None,
     ) -> None:
         self._command = command or DEFAULT_COMMAND
         self._order = order
@@ -79,8 +81,7 @@ class Children:
         #: Where stages stand by: among those that run, or in a process for them.
         self._standby_slot = DRIVER if shared else STANDBY
         self.offenders = Offenders(alone or logs / "alone")
-        #: How long a session took to come up here, the last time.
-        self.session_s = COLD_S
+        self.paces = paces or Paces(None)
         self._lock = threading.RLock()
         self._tickets = itertools.count(1)
         self.processes: dict[str, Child] = {}
@@ -108,6 +109,7 @@ class Children:
             hosted = self.drivers.get(stage)
             if hosted is not None and hosted.epoch == WARM and hosted.child.process.poll() is None:
                 hosted.epoch, hosted.started = epoch, time.monotonic()
+                hosted.ask()
                 hosted.tell("run")
                 self._events.write("stage-start", f"The standby of {stage} takes over.", stage=stage, epoch=epoch)
             else:
@@ -169,9 +171,10 @@ class Children:
         cold = {"epoch": WARM, "pid": None, "process": "", "last": {}, "warmth": "cold"}
         with self._lock:
             up = self.processes.get(self._standby_slot)
-            start_s = 0.0 if up is not None and up.is_up else self.session_s
-            found = {stage: cold | {"take_over_s": round(WARMTH["session"][1] + start_s, 1)} for stage in self._due}
-            return found | {stage: hosted.status(self.session_s) for stage, hosted in self.drivers.items()}
+            start_s = 0.0 if up is not None and up.up_at else self.paces.seconds("up")
+            cost_s = round(self.paces.seconds("session") + start_s, 1)
+            found = {stage: cold | {"take_over_s": cost_s} for stage in self._due}
+            return found | {stage: hosted.status(self.paces) for stage, hosted in self.drivers.items()}
 
     def figures(self) -> Figures:
         with self._lock:
@@ -207,6 +210,8 @@ class Children:
             return
         hosted = Hosted(stage, epoch, next(self._tickets), child)
         child.stages[hosted.ticket] = self.drivers[stage] = hosted
+        if epoch != WARM:
+            hosted.ask()
         hosted.tell("warm" if epoch == WARM else "run")
 
     def _process(self, slot: str) -> Child:
@@ -254,20 +259,27 @@ class Children:
             try:
                 news = json.loads(line)
                 event = str(news["event"])
-                hosted = None if event == "alive" else child.stages.get(int(news["ticket"]))
+                hosted = None if event in ("alive", "up") else child.stages.get(int(news["ticket"]))
             except (ValueError, KeyError, TypeError):
                 text = line[:200].decode(errors="replace").strip()
                 self._events.limited(("odd", child.slot), 5, "stage-odd", f"A driver said: {text}", process=child.slot)
                 continue
             if event == "alive":
                 child.promised = True
+            elif event == "up":
+                self._on_up(child)
             elif hosted is not None:
                 self._on_said(hosted, event, news)
 
+    def _on_up(self, child: Child) -> None:
+        """It has a session. (Who says something else first has one, too.)"""
+        if not child.up_at:
+            child.up_at = time.monotonic()
+            self.paces.add("up", child.up_at - child.started)
+
     def _on_said(self, hosted: Hosted, event: str, news: dict[str, Any]) -> None:
         stage, child = hosted.stage, hosted.child
-        if not child.is_up:
-            child.is_up, self.session_s = True, time.monotonic() - child.started
+        self._on_up(child)
         if event in ("busy", "batch"):
             hosted.busy_since = time.monotonic() if event == "busy" else 0.0
         if event == "busy":
@@ -281,17 +293,23 @@ class Children:
             hosted.finished = True
             self.done.add(stage)
         if event == "running":
-            hosted.running = True
+            hosted.running, hosted.ran = True, time.monotonic()
         if event == "stuck":
             self._on_stuck(hosted)
         if event == "batch":
-            hosted.batch_ms += float((news.get("progress") or {}).get("batchDuration") or 0)
+            self._on_batch(hosted, float((news.get("progress") or {}).get("batchDuration") or 0))
         if event == "failed" and hosted.epoch != WARM:
             self.failures[stage] = (str(news.get("text")), self.failures.get(stage, ("", 0))[1] + 1)
         if event in ("batch", "finished"):
             self.failures.pop(stage, None)
         hosted.last = news
         self._on_news(stage, news)
+
+    def _on_batch(self, hosted: Hosted, batch_ms: float) -> None:
+        hosted.batch_ms += batch_ms
+        cost_s = hosted.took_s(batch_ms / 1e3)
+        if cost_s is not None:
+            self.paces.add(hosted.asked_step, cost_s)
 
     def _on_stuck(self, hosted: Hosted) -> None:
         with self._lock:
@@ -411,7 +429,7 @@ class Children:
                 self._end_unused(processes, now)
             if self._on_busy is not None and now - measured >= self._busy_period_s:
                 measured = now
-                self._measure([child for child in processes if child.running])
+                self._measure([child for child in processes if child.up_at])
             if slept:  # this process was stopped or starved: what its children said meanwhile has not been read yet
                 stopped.clear()
                 for child in processes:
@@ -452,11 +470,12 @@ class Children:
                 self._later(STOP_GRACE_S, lambda child=child: child.process.poll() is None and child.kill())
 
     def _measure(self, processes: list[Child]) -> None:
-        """What stages have used of all cores; not while they start, which is work of another kind."""
-        used: dict[int, int] = {}
+        """What stages have used of all cores, and their memory; not while they start, which is work of another kind."""
+        used: dict[int, tuple[int, int]] = {}
         with contextlib.suppress(OSError):  # no descriptor is left for a look
-            used = cpu_of_sessions({child.process.pid for child in processes})
+            used = costs_of_sessions({child.process.pid for child in processes})
         for child in processes:
             if child.process.pid in used and self._on_busy is not None:
-                for hosted in child.share(used[child.process.pid]):
-                    self._on_busy(hosted.stage, hosted.busy_ns)
+                for hosted in child.share(*used[child.process.pid]):
+                    if self.drivers.get(hosted.stage) is hosted and (hosted.running or hosted.epoch == WARM):
+                        self._on_busy(hosted.stage, hosted.busy_ns, child.memory_share)

@@ -14,8 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, TextIO
 
-import msgspec
-
 from holdfast.core.invariants import Invariants
 from holdfast.core.node import Node
 from holdfast.core.ready import (
@@ -25,6 +23,7 @@ from holdfast.core.ready import (
     SetAside,
     Spill,
     StageBusy,
+    StandbyReady,
     StartStage,
     StopStage,
     Unreachable,
@@ -53,6 +52,7 @@ from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
+from holdfast.runtime.node.paces import Paces
 from holdfast.runtime.node.past import Past
 from holdfast.runtime.node.pulse import Pulse
 from holdfast.runtime.node.scarce import Descriptors, last_words
@@ -229,20 +229,7 @@ class NodeProcess:
         self.pulse = Pulse(self.loop, node, self.send, duration_ns(config.busy_limit, "busy_limit"))
         self.spill = SpillStore(self.home / "spill", self.post, self._on_damage)
         self.letters = LetterStore(Path(config.dir) / DEAD, self.name, self.post)
-        self.children = Children(
-            config.child_command,
-            self._order,
-            self.home / "logs",
-            self.events,
-            lambda stage, epoch: self.post(ChildDied(stage, epoch)),
-            self._on_news,
-            duration_ns(config.child_silence, "child_silence") / 1e9,
-            duration_ns(config.standby_delay, "standby_delay") / 1e9,
-            lambda stage, busy_ns: self.post(StageBusy(stage, busy_ns)),
-            duration_ns(config.load_period, "load_period") / 1e9,
-            shared=config.shares_driver,
-            alone=Path(config.dir) / "alone",
-        )
+        self.children = self._driver_processes()
         for name, endpoint in config.endpoints.items():
             if name != self.name:
                 self._links[name] = Link(
@@ -267,7 +254,7 @@ class NodeProcess:
 
     def _open_journal(self) -> Journal:
         try:
-            return Journal(self.home / "journal", self._on_journal_full)
+            return Journal(self.home / "journal", lambda text: self.events.limited("journal", 5.0, "disk-full", text))
         except DamagedJournalError as error:
             raise self._damaged(error) from None
 
@@ -441,35 +428,38 @@ class NodeProcess:
             case SetAside():
                 letters.want(effect)
 
+    def _driver_processes(self) -> Children:
+        config = self.config
+        return Children(
+            config.child_command,
+            self._order,
+            self.home / "logs",
+            self.events,
+            lambda stage, epoch: self.post(ChildDied(stage, epoch)),
+            self._on_news,
+            duration_ns(config.child_silence, "child_silence") / 1e9,
+            duration_ns(config.standby_delay, "standby_delay") / 1e9,
+            lambda stage, busy_ns, memory_bytes: self.post(StageBusy(stage, busy_ns, memory_bytes)),
+            duration_ns(config.load_period, "load_period") / 1e9,
+            shared=config.shares_driver,
+            alone=Path(config.dir) / "alone",
+            paces=Paces(Path(config.dir) / "paces", self.name),
+        )
+
     def _order(self) -> dict[str, Any]:
         """The first line that a driver process reads."""
-        config = self.config
-        return {
-            "node": self.name,
-            "endpoints": config.endpoints,
-            "secret_file": str(config.secret_file or Path(config.dir) / "secret"),
-            "tls": msgspec.to_builtins(config.tls) if config.tls else None,
-            "deployment": self.security.deployment,
-            "dir": config.dir,
-            "plan": digest(self.plan) if self.plan else "",
-            "master": config.master,
-            "conf": config.conf,
-            "core": msgspec.to_builtins(config.core()),
-            "watermark_jump_us": duration_ns(config.watermark_jump, "watermark_jump") // 1_000,
-            "late_keep": config.keep(),
-        }
+        return self.config.order(self.security.deployment, digest(self.plan) if self.plan else "")
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
         event = str(news.get("event"))
+        if event in ("session", "ready"):  # what a standby says of itself first, and last
+            self.post(StandbyReady(stage, ready=event == "ready"))
         fields = {k: v for k, v in news.items() if k not in ("event", "text", "number", "time", "node", "ticket")}
         text = str(news.get("text") or f"{stage}: {event}")
         if event in ("batch", "late", "bad", "ahead", "waiting"):
             self.events.limited((stage, event), 1.0, f"stage-{event}", text, **{"stage": stage, **fields})
         else:
             self.events.write(f"stage-{event}", text, **{"stage": stage, **fields})
-
-    def _on_journal_full(self, text: str) -> None:
-        self.events.limited("journal", 5.0, "disk-full", text)
 
     def _write_spills(self) -> None:
         """On a thread of its own: what the core wants spilled."""
@@ -494,6 +484,5 @@ class NodeProcess:
         found += [("promotions", (), counts["promoted"]), ("gap_seconds", (), self.story.gap_s)]
         found += [("suspicions", (), counts["suspects"]), ("pulses", (), self.pulse.sent if self.pulse else 0)]
         found += [("messages_dropped", (name,), link.dropped) for name, link in self._links.items()]
-        if self.spill is not None:
-            found.append(("spill_bytes", (), self.spill.bytes))
+        found += [("spill_bytes", (), self.spill.bytes)] if self.spill is not None else []
         return found + (self.children.figures() if self.children is not None else [])

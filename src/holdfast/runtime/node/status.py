@@ -46,6 +46,7 @@ def status(node: Node, now_ns: int) -> dict[str, Any]:
         "disk_full": bool(node.host.spills.refused),
         "stages": dict(node.stages),
         "load_percent": _percent(sum(running.values()) + sum(images.values())),
+        "stage_memory_bytes": node.loads.memory(),
         "stage_load_percent": {asset: _percent(running[asset]) for asset in node.stages if asset in running},
         "ledgers": {
             ledger.stage: {
