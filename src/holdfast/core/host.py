@@ -20,7 +20,7 @@ from holdfast.core.runner import Runner
 from holdfast.core.spills import Spills
 from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.core.tickets import Tickets
-from holdfast.errors import HoldfastError, InvariantError
+from holdfast.errors import HoldfastError, InvariantError, one_line
 from holdfast.model import notes
 from holdfast.model.block import base_of
 from holdfast.model.config import Config
@@ -228,8 +228,18 @@ class Host:
     def _on_loaded(self, shard: Asset, epoch: int, done: Done, now_ns: int, ready: Ready) -> None:
         """The store has answered: run from there, over what is not consumed."""
         place, copy = self.record.places[shard], self.copies[shard]
-        for edge, block in copy.load(done.head, done.image):
+        try:
+            sealed = copy.load(done.head, done.image)
+        except InvariantError:
+            raise
+        except HoldfastError as error:  # what is there now is of no use
+            self.copies[shard] = self._new_copy(shard, based=False)
+            self.copies[shard].change(Change.ASKS_THE_STORE)
+            self.restores.refuse(shard, epoch, one_line(error), now_ns, ready)
+            return
+        for edge, block in sealed:
             ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
+        self.restores.forget(shard)
         ready.notes.append(notes.Restored(shard, self.seat, epoch, tuple(copy.positions().items())))
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)

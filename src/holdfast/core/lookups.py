@@ -19,7 +19,7 @@ from holdfast.model.ids import NO_SEAT, Edge, Seat
 class Lookups:
     """Of all copies of one node."""
 
-    __slots__ = ("_open", "config", "has_input", "refused", "seat", "tickets")
+    __slots__ = ("_open", "config", "has_input", "refused", "seat", "tickets", "told")
 
     def __init__(self, tickets: Tickets, config: Config, has_input: Callable[..., None], seat: Seat = NO_SEAT) -> None:
         self.tickets = tickets
@@ -31,6 +31,8 @@ class Lookups:
         self._open: dict[Edge, tuple[Copy, int]] = {}
         #: Edges whose batches could not be had, and when to try again.
         self.refused: dict[Edge, int] = {}
+        #: Those of which that was told, until something of them could be had.
+        self.told: dict[Edge, None] = {}
 
     def look(self, copy: Copy, ready: Ready) -> None:
         """After anything that may have told a copy of a batch that it does not have."""
@@ -49,6 +51,7 @@ class Lookups:
                 self.tickets.cancel(ticket)
                 del self._open[edge]
             self.refused.pop(edge, None)
+            self.told.pop(edge, None)
 
     def on_tick(self, copies: list[Copy], now_ns: int, ready: Ready) -> None:
         for edge in [edge for edge, at_ns in self.refused.items() if at_ns <= now_ns]:
@@ -64,10 +67,14 @@ class Lookups:
         for block in sealed:
             ready.notes.append(notes.Sealed(copy.id, edge, self.seat, block))
         inbox.drop(copy.input(edge).position)
-        if before is not None and inbox.owed is not None and not sealed:
-            why = done.why or f"Batch {before[0]} is not in the log."
-            ready.notes.append(notes.LookupFailed(copy.id, edge, *before, why))
+        if sealed:
+            self.told.pop(edge, None)
+        elif before is not None and inbox.owed is not None:
             self.refused[edge] = now_ns + self.config.spill_retry_ns
+            if edge not in self.told:
+                self.told[edge] = None
+                why = done.why or f"Batch {before[0]} is not in the log."
+                ready.notes.append(notes.LookupFailed(copy.id, edge, *before, why))
         self.look(copy, ready)
         if sealed:
             self.has_input(copy.id, now_ns, ready)

@@ -46,13 +46,17 @@ class Restores:
     def on_done(self, waiting: _Restore, done: Done, now_ns: int, ready: Ready) -> None:
         waiting.ticket = 0
         if done.ok:
-            del self._open[waiting.shard]
             self.on_loaded(waiting.shard, waiting.epoch, done, now_ns, ready)
-            return
+        else:
+            self.refuse(waiting.shard, waiting.epoch, done.why, now_ns, ready)
+
+    def refuse(self, shard: Asset, epoch: int, why: str, now_ns: int, ready: Ready) -> None:
+        """The store does not answer, or what it has cannot be used: told once, asked again later."""
+        waiting = self._open[shard]
         waiting.again_ns = now_ns + self.config.spill_retry_ns
         if not waiting.told:
             waiting.told = True
-            ready.notes.append(notes.RestoreFailed(waiting.shard, waiting.epoch, done.why))
+            ready.notes.append(notes.RestoreFailed(shard, epoch, why))
 
 
 class _Restore:
