@@ -37,17 +37,20 @@ def forecast(model: NetworkModel, requests: list[tuple[str, int]], seed: int) ->
     rows: list[ForecastRow] = []
     denied: list[Denied] = []
 
+    timestep = 1
+
     def note(answers: Answers) -> None:
         denied.extend(answers.denied)
         for granted in answers.granted:
             for one in granted.chunks:
-                rows.append(ForecastRow(granted.timestep, granted.writer, granted.request, one.chunk, one.chain))
+                rows.append(ForecastRow(timestep, granted.writer, granted.request, one.chunk, one.chain))
 
     for number, (writer, chunks) in enumerate(requests):
         note(peace.on_write_wanted(writer, number, chunks, 0))
     while peace.underway:
         before = len(rows)
+        timestep += 1
         for writer, number, chunk in [*peace.underway]:
             note(peace.on_write_over(writer, number, chunk, 0))
         check(len(rows) > before or not peace.waiting, "requests wait, and nothing is granted")
-    return Forecast(tuple(rows), tuple(denied), peace.timestep)
+    return Forecast(tuple(rows), tuple(denied), rows[-1].timestep if rows else 0)

@@ -12,6 +12,8 @@ a link that is full is full.)
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from holdfast.errors import check
 from holdfast.peace.model import NetworkModel, Where
 
@@ -90,7 +92,7 @@ class Tree:
 
 
 class Remaining:
-    """What one timestep has left of every capacity. Only `take`, `give_back` and `hold` change it."""
+    """What one timestep has left of every capacity. Nobody else changes it."""
 
     def __init__(self, tree: Tree, absent: frozenset[int] = frozenset()) -> None:
         """`absent`: servers that take and send nothing at the moment."""
@@ -172,6 +174,19 @@ class Remaining:
             if self.receive[server] == 0:
                 self.takers.drop(server)
                 self.relays.drop(server)
+
+    def hold_way(self, chain: list[int]) -> None:
+        """Take all that such a chain uses, links included."""
+        tree = self.tree
+        for source, target in pairwise(chain):
+            ups, downs = tree.links(tree.switch_of[source], tree.switch_of[target])
+            for left, switches in ((self.up, ups), (self.down, downs)):
+                for switch in switches:
+                    left[switch] = max(0, left[switch] - 1)
+            self.send[source] = max(0, self.send[source] - 1)
+            if self.send[source] == 0:
+                self.relays.drop(source)
+        self.hold(chain)
 
 
 class _Lists:

@@ -242,25 +242,49 @@ def test_the_oldest_request_gets_an_empty_network_when_it_was_passed_over_too_of
     assert now > 4, "it was passed over before, or this shows nothing"
 
 
-def test_where_the_store_places_by_itself_chains_are_empty_and_the_rest_is_the_same():
-    text = """
-    [switches.core]
-    [racks]
-    r = { switch = "core", send = 2 }
-    [servers]
-    n1 = { rack = "r" }
-    n2 = { rack = "r" }
-    [store]
-    switch = "core"
-    receive = 3
-    """
-    peace = Peace(read_model(text), PeaceSettings(), Random(1))
+BEHIND_A_LINK = """
+[switches.core]
+[switches.a]
+uplink = "core"
+up = 3
+down = 3
+[racks]
+r = { switch = "a", send = 2 }
+[servers]
+n1 = { rack = "r" }
+n2 = { rack = "r" }
+n3 = { rack = "r" }
+[store]
+switch = "core"
+receive = 9
+"""
+
+
+def test_where_the_store_places_by_itself_chains_are_empty_and_the_oldest_goes_on_as_soon_as_there_is_room():
+    peace = Peace(read_model(BEHIND_A_LINK), PeaceSettings(), Random(1))
     first = peace.on_write_wanted("n1", 0, 4, 0)
     assert [chunk.chain for chunk in first.granted[0].chunks] == [(), ()]
-    assert granted(peace.on_write_wanted("n2", 0, 4, 0)) == [("n2", 0)], "what is left of the store's three"
-    peace.on_write_over("n1", 0, 0, 1)
-    peace.on_write_over("n1", 0, 1, 1)
-    assert granted(peace.on_write_over("n2", 0, 0, 1)) == [("n1", 2), ("n1", 3), ("n2", 1)]
+    assert granted(peace.on_write_wanted("n2", 0, 4, 0)) == [("n2", 0)], "what is left of the link's three"
+    assert granted(peace.on_write_wanted("n3", 0, 4, 0)) == []
+    assert granted(peace.on_write_over("n2", 0, 0, 1)) == [("n2", 1)], "n1 can send no more than two"
+    assert granted(peace.on_write_over("n1", 0, 0, 1)) == [("n1", 2)]
+    assert granted(peace.on_writer_gone("n1", 1)) == [("n2", 2), ("n3", 0)]
+
+
+@pytest.mark.parametrize(("capacity", "most"), [("send = 2", 1), ("up = 3", 1), ("receive = 9", 1)])
+def test_no_more_is_under_way_to_such_a_store_than_ports_links_and_the_store_can_take(capacity, most):
+    """Each capacity alone, set to one: at most one write of a writer, or in all."""
+    peace = Peace(read_model(BEHIND_A_LINK.replace(capacity, f"{capacity.split()[0]} = 1")), PeaceSettings(), Random(1))
+    for writer in ("n1", "n2", "n3"):
+        peace.on_write_wanted(writer, 0, 5, 0)
+    ended = 0
+    while peace.underway:
+        writers = [key[0] for key in peace.underway]
+        counted = max(map(writers.count, writers)) if "send" in capacity else len(writers)
+        assert counted <= most
+        peace.on_write_over(*next(iter(peace.underway)), 1)
+        ended += 1
+    assert ended == 15
 
 
 @pytest.mark.parametrize(
