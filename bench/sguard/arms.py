@@ -51,12 +51,12 @@ def writers_of(count: int) -> list[str]:
     return [server for pair in zip(left, right, strict=False) for server in pair][:count]
 
 
-def network_of(seed: int, slow: float = 1.0) -> Fluid:
-    """`slow`: what one of the disks, n3's, gives of its usual speed."""
+def network_of(seed: int, slow: float, delay_s: float) -> Fluid:
+    """`slow`: what one of the disks, n3's, gives of its usual speed. `delay_s`: what every chunk takes to start."""
     random = Random(f"disks {seed}")
     disks = {f"disk {server}": random.uniform(1 - DISK_SPREAD, 1 + DISK_SPREAD) for server in RACK_OF}
     disks["disk n3"] *= slow
-    return Fluid(capacities(RACK_OF) | disks)
+    return Fluid(capacities(RACK_OF) | disks, delay_s)
 
 
 def drawn(writer: str, random: Random) -> list[str]:
@@ -109,8 +109,10 @@ class Times:
         )
 
 
-def unscheduled(writers: int, chunks: int, seed: int, *, threads: int = THREADS, slow: float = 1.0) -> Timed:
-    random, net, times = Random(seed), network_of(seed, slow), Times()
+def unscheduled(
+    writers: int, chunks: int, seed: int, *, threads: int = THREADS, slow: float = 1.0, delay_s: float = 0.0
+) -> Timed:
+    random, net, times = Random(seed), network_of(seed, slow, delay_s), Times()
 
     def start(writer: str, left: deque[int]) -> None:
         if left:
@@ -142,16 +144,25 @@ def scheduled(
     send: int = SEND,
     end_share: float = 0.8,
     slow: float = 1.0,
+    delay_s: float = 0.0,
 ) -> Timed:
-    return _with_peace(read_model(model_text(link, send)), writers, chunks, seed, end_share, slow)
+    return _with_peace(read_model(model_text(link, send)), writers, chunks, seed, end_share, slow, delay_s)
 
 
-def paced(writers: int, chunks: int, seed: int, *, store: int = STORE, slow: float = 1.0) -> Timed:
-    return _with_peace(read_model(store_text(store)), writers, chunks, seed, 0.8, slow)
+def paced(writers: int, chunks: int, seed: int, *, store: int = STORE) -> Timed:
+    return _with_peace(read_model(store_text(store)), writers, chunks, seed)
 
 
-def _with_peace(model: NetworkModel, writers: int, chunks: int, seed: int, end_share: float, slow: float) -> Timed:
-    random, net, times = Random(seed), network_of(seed, slow), Times()
+def _with_peace(
+    model: NetworkModel,
+    writers: int,
+    chunks: int,
+    seed: int,
+    end_share: float = 0.8,
+    slow: float = 1.0,
+    delay_s: float = 0.0,
+) -> Timed:
+    random, net, times = Random(seed), network_of(seed, slow, delay_s), Times()
     peace = Peace(model, PeaceSettings(end_share=end_share, write_limit_ns=3600 * 10**9), Random(seed))
 
     def hear(answers: Answers) -> None:

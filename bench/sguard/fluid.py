@@ -11,7 +11,7 @@ A disk gives its writers what the paper measured (table 8): the total depends on
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,17 +49,25 @@ class Fluid:
     """Flows over resources, on a virtual clock. Names of disks begin with "disk"."""
 
     capacity: dict[str, float]
+    #: Time from the start of a chunk to its first byte: questions to the store, connections along the chain.
+    delay_s: float = 0.0
     now_s: float = 0.0
     flows: list[Flow] = field(default_factory=list)
+    #: Started and not flowing yet, in the order of their times.
+    starting: deque[tuple[float, Flow]] = field(default_factory=deque)
 
     def start(self, flow: Flow) -> None:
-        self.flows.append(flow)
+        self.starting.append((self.now_s + self.delay_s, flow))
 
     def run(self) -> None:
         """Until nothing flows any more. Whatever ends may start others."""
-        while self.flows:
+        while self.flows or self.starting:
+            while self.starting and self.starting[0][0] <= self.now_s + TINY:
+                self.flows.append(self.starting.popleft()[1])
             share_rates(self.flows, self.capacity)
-            step_s = min(flow.megabytes / flow.rate for flow in self.flows)
+            steps = [flow.megabytes / flow.rate for flow in self.flows]
+            steps += [at_s - self.now_s for at_s, _ in itertools.islice(self.starting, 1)]
+            step_s = min(steps)
             self.now_s += step_s
             for flow in self.flows:
                 flow.megabytes -= flow.rate * step_s

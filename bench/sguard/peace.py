@@ -55,7 +55,7 @@ def run(quick: bool) -> Report:
     report.notes += [
         f"simulated: max-min fair sharing, disks as in table 8 and ±10%, {runs} runs a cell; messages take no time",
         f"unscheduled writers have {THREADS} chunks under way; capacities: send {SEND}, receive {RECEIVE}, link {LINK}",
-        f"`Peace, send 4`: a server sends {SEND_MORE} chunks a timestep, which fill its port in table 8; the paper took 2",
+        f"`Peace, send 4`: a server sends {SEND_MORE} chunks a timestep, as fill its port in table 8; the paper took 2",
         "seconds from the request count the time that a writer waits for its first grant",
         "`Peace, no places` decides when, and not where: for stores that place chunks by themselves",
     ]
@@ -130,6 +130,8 @@ def _variations(runs: int) -> list[dict[str, Any]]:
         *((f"Peace, {n} to send from a server", scheduled, {"send": n}) for n in (2, 3, SEND_MORE)),
         *((f"Peace, timestep ends at {share:.0%}", scheduled, {"end_share": share}) for share in (0.6, 0.8, 1.0)),
         *((f"Peace, no places, {n} under way in all", paced, {"store": n}) for n in (11, 17, 22, 28, 34)),
+        ("unscheduled, 0.5 s until a chunk flows", unscheduled, {"delay_s": 0.5}),
+        ("Peace, 0.5 s until a chunk flows", scheduled, {"delay_s": 0.5}),
         ("unscheduled, one disk at a fifth of its speed", unscheduled, {"slow": 0.2}),
         ("Peace, one disk at a fifth of its speed", scheduled, {"slow": 0.2}),
     ]
@@ -187,7 +189,8 @@ def _plot(figure: Any, rows: list[dict[str, Any]], costs: list[dict[str, Any]]) 
             at = [i + 0.2 * (offset - 1.5) for i in range(len(rows))]
             place.bar(at, [row[f"{name}: {column}"] for row in rows], 0.19, label=name, color=colours[name])
             if paper is not None and name in PAPER:
-                label = "the paper's text (Peace's IO: less than that)" if offset == 0 else None
+                said = "the paper's text" + (" (with Peace: less than that)" if column == "from start" else "")
+                label = said if offset == 0 else None
                 place.plot([at[-1]], [PAPER[name][paper]], "k_", ms=12, mew=2, label=label)
         place.set_xticks(range(len(rows)), [f"{row['writers']} x\n{row['MB']} MB" for row in rows], fontsize=8)
         place.set(ylabel="seconds (simulated)", title=title)

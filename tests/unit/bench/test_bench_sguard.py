@@ -60,6 +60,22 @@ def test_a_flow_that_ends_makes_room_for_the_others():
     assert ended == [("short", pytest.approx(2.0)), ("long", pytest.approx(4.0))]
 
 
+def test_a_flow_that_takes_time_to_start_leaves_the_others_alone_until_then():
+    ended = []
+    net = Fluid({"a": 10.0}, delay_s=1.0)
+
+    def end(name: str) -> None:
+        ended.append((name, net.now_s))
+        if name == "first":
+            net.start(Flow(10.0, Counter({"a": 1}), lambda: end("third")))
+
+    for name, megabytes in (("first", 10.0), ("second", 20.0)):
+        net.start(Flow(megabytes, Counter({"a": 1}), lambda name=name: end(name)))
+    net.run()
+    # both begin at 1 s; at 3 s the first is over, and the second has the link alone for its last second
+    assert ended == [("first", pytest.approx(3.0)), ("second", pytest.approx(4.0)), ("third", pytest.approx(5.0))]
+
+
 def test_a_chain_across_racks_uses_every_port_and_disk_and_the_link_once():
     uses = uses_of(["n1", "n2", "n3", "n9"], RACK_OF)
     assert uses == Counter({
