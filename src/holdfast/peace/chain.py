@@ -74,7 +74,10 @@ class Placing:
                 yield target
             return
         switch_of_rack, is_barred = self.tree.switch_of_rack, where is Where.OTHER_RACK
-        for tier in self.tree.tiers(at):
+        tiers = self.tree.tiers(at)
+        if self.tree.is_leaf[at] and remaining.up[at] <= 0:
+            tiers = tiers[:1]  # the racks at its own switch; to look at all the others would take long
+        for tier in tiers:
             for rack in self._shuffled(tier):
                 if is_barred and rack == mine:
                     continue

@@ -50,6 +50,15 @@ class Tree:
         self.number_of = {name: number for number, name in enumerate(model.servers)}
         self.switch_of = [self.switch_of_rack[rack] for rack in self.rack_of]
         self.depth = [self._depth(switch) for switch in range(len(self.switches))]
+        self._racks_at: list[list[int]] = [[] for _ in self.switches]
+        for rack, switch in enumerate(self.switch_of_rack):
+            self._racks_at[switch].append(rack)
+        self._beside = [[above] if above >= 0 else [] for above in self.above]
+        for switch, above in enumerate(self.above):
+            if above >= 0:
+                self._beside[above].append(switch)
+        #: There is no switch below this one: when its uplink is full, nothing leads away from it.
+        self.is_leaf = [above >= 0 and len(beside) == 1 for above, beside in zip(self.above, self._beside, strict=True)]
         self._tiers: dict[int, list[list[int]]] = {}
 
     def _depth(self, switch: int) -> int:
@@ -83,11 +92,14 @@ class Tree:
         """All racks, those that are equally many links away from a switch together, the nearest first."""
         found = self._tiers.get(switch)
         if found is None:
-            by_cost: dict[int, list[int]] = {}
-            for rack, at in enumerate(self.switch_of_rack):
-                ups, downs = self.links(switch, at)
-                by_cost.setdefault(len(ups) + len(downs), []).append(rack)
-            found = self._tiers[switch] = [by_cost[cost] for cost in sorted(by_cost)]
+            found = self._tiers[switch] = []
+            at, before = [switch], {switch}
+            while at:
+                racks = [rack for here in at for rack in self._racks_at[here]]
+                if racks:
+                    found.append(racks)
+                at = [beside for here in at for beside in self._beside[here] if beside not in before]
+                before.update(at)
         return found
 
 
