@@ -214,32 +214,33 @@ def test_a_disk_that_is_slow_is_not_given_more_at_every_opening():
 
 
 def test_the_oldest_request_gets_an_empty_network_when_it_was_passed_over_too_often():
-    """It needs both disks of a rack; somebody else always holds one of them. Else it would wait for good."""
+    """It needs all three disks of a rack at once, and at every opening somebody else still holds one of them."""
     text = """
-    replicas = ["other rack", "same rack"]
+    replicas = ["other rack", "same rack", "same rack"]
     [switches.s]
     [racks]
     writers = { switch = "s", send = 9, receive = 0 }
-    pair = { switch = "s", send = 9, receive = 1 }
+    disks = { switch = "s", send = 9, receive = 1 }
     [servers]
-    both = { rack = "writers" }
+    all = { rack = "writers" }
     one = { rack = "writers" }
-    two = { rack = "writers" }
-    a = { rack = "pair" }
-    b = { rack = "pair" }
+    a = { rack = "disks" }
+    b = { rack = "disks" }
+    c = { rack = "disks" }
     """
     peace = Peace(read_model(text), PeaceSettings(end_share=0.5, passed_over_max=3), Random(1))
-    peace.on_write_wanted("one", 0, 100, 0, replicas=1)
-    peace.on_write_wanted("both", 0, 1, 0, replicas=2)
-    for writer in ("one", "two"):
-        peace.on_write_wanted(writer, 1, 100, 0, replicas=1)
-    peace.on_withdrawn("one", 0, 1)  # the request for both is the oldest now, and two writes are under way
-    for now in range(2, 12):
-        if any(key[0] == "both" for key in peace.underway):
+    peace.on_write_wanted("one", 0, 3, 0, replicas=1)
+    peace.on_write_wanted("all", 0, 1, 0, replicas=3)
+    peace.on_write_wanted("one", 1, 500, 0, replicas=1)
+    for now in range(1, 100):
+        if any(key[0] == "all" for key in peace.underway):
             break
-        peace.on_write_over(*next(iter(peace.underway)), now)
-    assert any(key[0] == "both" for key in peace.underway)
-    assert now > 4, "it was passed over before, or this shows nothing"
+        assert peace.underway
+        # first what is left over from before, then one write of the timestep, which ends it with another under way
+        oldest = min(peace.underway, key=lambda key: peace.underway[key].timestep)
+        peace.on_write_over(*oldest, now)
+    assert any(key[0] == "all" for key in peace.underway), "it waits for good"
+    assert peace.timestep > 3, "it was passed over before, or this shows nothing"
 
 
 BEHIND_A_LINK = """
