@@ -10,7 +10,7 @@ Where this goes beyond the paper:
 
 * Writes that are not over when a timestep ends keep their places on the disks that take them. Otherwise a slow disk
   would be given as many more chunks at every opening, and everybody's chains would wait for it. (Links start afresh,
-  as in the paper. Holding those, too, leaves so little that fits together that all writes took longer, tried by hand like below.)
+  as in the paper. Holding those, too, made all writes take longer: tried by hand, as below.)
   When the oldest request got nothing because of such writes at `passed_over_max` openings in a row, the next opening
   waits until nothing is under way. So every request is served, whoever is slow.
 * Everything has a time limit. A writer that dies is reported (`on_writer_gone`) or noticed by a write that is not over
