@@ -1,7 +1,7 @@
 """The layers, kept by one test: who may import whom is the table in ARCHITECTURE.md, which is read here.
 
-Below the drivers nothing knows a clock, a thread, a socket or Spark; what decides (model, logs, core) knows no file and
-no Arrow either, and walks no set, because its order would differ from run to run.
+Below the drivers nothing knows a clock, a thread, a socket or Spark; what decides (model, logs, peace, core) knows no
+file and no Arrow either, and walks no set, because its order would differ from run to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "holdfast"
 
 #: What decides, and runs unchanged in the simulator and on real nodes.
-DECIDES = ("model", "logs", "core")
+DECIDES = ("model", "logs", "peace", "core")
 PURE = ("errors", "kernelcache", *DECIDES, "state", "operators", "pipeline")
 IMPURE_MODULES = (
     "time",

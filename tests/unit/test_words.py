@@ -20,7 +20,8 @@ READ = [path for path in (*SOURCES, *PAGES) if path != GLOSSARY]
 
 #: Where a word that we do not use is somebody else's name for the thing.
 OWN_WORDS = {
-    "replica": ("prescriber", "prescribe"),  # storage copies, as the Shrink paper has them
+    # storage copies, as the Shrink paper has them; copies of a chunk in the store, as sguard and HDFS do
+    "replica": ("prescriber", "prescribe", "peace"),
 }
 
 #: Syntax that reads translated. Each was in a text that users saw.

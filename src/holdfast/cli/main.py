@@ -21,6 +21,7 @@ from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
 from .mode import mode
+from .peace import app as peace
 from .prescribe import prescribe_command
 from .run import run_command
 from .sim import sim
@@ -43,6 +44,7 @@ app.command("bad")(bad)
 app.command("skip")(skip)
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
+app.add_typer(peace, name="peace")
 
 
 @app.callback()
