@@ -113,7 +113,7 @@ class ObjectExistsError(StoreError):
 
 
 class SwapConflictError(StoreError):
-    """A small object is not what it was when it was looked at. Look again: the swap may even be the one that is there."""
+    """A small object is not what it was when it was looked at. Look again: what is there may even be ours."""
 
 
 class CalledOffError(StoreError):

@@ -6,6 +6,7 @@ HDFS. A subclass gives the fixture `store`: an empty place in a store that is up
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,7 +106,7 @@ class StorePromises:
             cuts = [0, third, 2 * third, step]
             view = memoryview(into)
             at = i * step
-            ranges = [(at + a, view[at + a : at + b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+            ranges = [(at + a, view[at + a : at + b]) for a, b in itertools.pairwise(cuts)]
             store.read("large", ranges[::-1])
 
         with ThreadPoolExecutor(4) as pool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 from conformance.store_promises import StorePromises
+from support.run import free_ports
 
 from holdfast.errors import ConfigError, ObjectExistsError, StoreError, StoreUnreachableError
 from holdfast.store import LocalStore, MemoryStore, Store, check_url, open_store
 from holdfast.store.buckets import BucketStore
 from holdfast.store.local import ABANDONED_S, WRITING
-from support.run import free_ports
 
 KEYS = {"access_key_id": "somebody", "secret_access_key": "nobody-knows-this", "region": "us-east-1"}
 

@@ -32,7 +32,9 @@ from support.kafka import jars
 from support.run import free_ports
 
 VERSION = "3.5.0"
-ARTIFACTS = tuple(f"org.apache.hadoop:{name}:{VERSION}" for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common"))
+ARTIFACTS = tuple(
+    f"org.apache.hadoop:{name}:{VERSION}" for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
+)
 START_LIMIT_S = 150.0
 JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-Djava.net.preferIPv4Stack=true")
 #: Java's own packages that Hadoop looks into.
@@ -159,7 +161,12 @@ class Hdfs:
 
     def start(self) -> Hdfs:
         log = (self.directory / "format.log").open("wb")
-        command = [*self._command("192m"), "org.apache.hadoop.hdfs.server.namenode.NameNode", "-format", "-nonInteractive"]
+        command = [
+            *self._command("192m"),
+            "org.apache.hadoop.hdfs.server.namenode.NameNode",
+            "-format",
+            "-nonInteractive",
+        ]
         done = subprocess.run(command, stdout=log, stderr=log, timeout=START_LIMIT_S, check=False)
         assert done.returncode == 0, f"no name node: {(self.directory / 'format.log').read_text()[-2000:]}"
         self.start_name_node()
@@ -207,7 +214,9 @@ class Hdfs:
 
     def _bean(self, name: str) -> dict[str, object]:
         """What the name node says of itself, over HTTP: a JVM for each question would take seconds."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/jmx?qry=Hadoop:service=NameNode,name={name}", timeout=5) as told:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self._http}/jmx?qry=Hadoop:service=NameNode,name={name}", timeout=5
+        ) as told:
             return json.load(told)["beans"][0]
 
     def live(self) -> int:

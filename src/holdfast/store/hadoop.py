@@ -1,7 +1,7 @@
 """Stores that Spark writes to by Hadoop's client: `hdfs://`, `viewfs://`, and others as `hadoop+SCHEME://`.
 
     put    a file in `.writing` is written and synced to the disks of its data nodes (hsync), closed, and renamed to its
-           name, which HDFS does for one of several. A writer that dies leaves a file in `.writing` that nobody looks at.
+           name, which HDFS does for one of several. A writer that dies leaves a file in `.writing`, where nobody looks.
            Where a rename is a copy (S3) the store itself must create on a condition: it is asked to, and one that
            does not know how is refused when it is opened. Fences that only look like fences are worse than none.
     swap   numbered objects (`numbered.py`): HDFS has nothing that replaces on a condition.

@@ -34,6 +34,8 @@ SOCKET_LIMIT_S = 45.0
 #: The jars of Spark that the client needs.
 _JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl",
          "commons-logging", "jcl-over-slf4j", "log4j-1.2-api")  # fmt: skip
+#: Java's own packages that Hadoop and py4j look into.
+_OPENS = ("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED")
 #: Set where the user's configuration does not.
 _OURS = {
     "ipc.client.connect.max.retries": "2",
@@ -67,7 +69,9 @@ class HadoopJvm:
             from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
         except ImportError:
             raise ConfigError(
-                "a store on HDFS needs PySpark", detail="Its jars have the Hadoop client.", hint="pip install 'holdfast[spark]'"
+                "a store on HDFS needs PySpark",
+                detail="Its jars have the Hadoop client.",
+                hint="pip install 'holdfast[spark]'",
             ) from None
         folder = Path(pyspark.__file__).parent / "jars"
         found = [str(jar) for name in _JARS for jar in sorted(folder.glob(f"{name}-[0-9]*.jar"))]
@@ -76,8 +80,7 @@ class HadoopJvm:
         with open(log, "ab") if log else open(os.devnull, "wb") as out:
             port, token, self.process = launch_gateway(
                 jarpath=str(py4j), classpath=os.pathsep.join(filter(None, [user, *found])), die_on_exit=True,
-                javaopts=[f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
-                          "--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"],
+                javaopts=[f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", *_OPENS],
                 java_path=f"{find_java()}/bin/java", enable_auth=True, redirect_stdout=out, redirect_stderr=out,
                 return_proc=True, create_new_process_group=True,
             )  # fmt: skip

@@ -113,7 +113,7 @@ class LocalStore:
                     raise
                 raise ConfigError(
                     f"{self.url} cannot hold a store",
-                    detail=f"Its file system has no hard links ({error.strerror}), so two writers could not be told apart.",
+                    detail=f"Its file system has no hard links ({error.strerror}), so no write could be exclusive.",
                     hint="Use ext4, xfs, btrfs or NFS.",
                 ) from None
         else:
@@ -233,5 +233,3 @@ def _error_of(error: OSError, url: str, what: str, key: str) -> HoldfastError:
     if error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENXIO, errno.ENODEV):
         return StoreUnreachableError(f"{url} does not answer: {what} {key}".rstrip(), detail=says)
     return StoreError(f"{url} cannot {what} {key}".rstrip(), detail=says)
-
-

@@ -51,7 +51,7 @@ class Store(Protocol):
     url: str
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> int:
-        """Make a new object from these chunks; its length. An exception of the iterator ends it, and nothing is left."""
+        """Make a new object from these chunks; its length. An exception of the iterator ends it: nothing is left."""
         ...
 
     def read(self, key: str, ranges: Sequence[Range]) -> None:
@@ -59,7 +59,7 @@ class Store(Protocol):
         ...
 
     def get(self, key: str, bytes_max: int) -> bytes:
-        """A whole object that is at most so long; a longer one is refused (ObjectMissingError: it is not that object)."""
+        """A whole object of at most this length. A longer one is refused: ObjectMissingError, it is not that object."""
         ...
 
     def size(self, key: str) -> int: ...
@@ -105,9 +105,7 @@ def missing(url: str, key: str, detail: str = "") -> HoldfastError:
 
 
 def too_short(url: str, key: str, offset: int, wanted: int, got: int) -> HoldfastError:
-    return ObjectMissingError(
-        f"{key} in {url} ends too early", detail=f"Wanted {wanted} bytes at {offset}, got {got}."
-    )
+    return ObjectMissingError(f"{key} in {url} ends too early", detail=f"Wanted {wanted} bytes at {offset}, got {got}.")
 
 
 def too_long(url: str, key: str, nbytes: int, bytes_max: int) -> HoldfastError:

@@ -1,7 +1,7 @@
 """Runs plans on a store: many operations at a time, a second try where that is safe, and a limit for every wait.
 
-This is the IOService of sguard §4.4 and §5: the pages of a shard are split over several writers, each with a file of its
-own, and read back by several readers.
+This is the IOService of sguard §4.4 and §5: the pages of a shard are split over several writers, each with a file of
+its own, and read back by several readers.
 
 * A wait is bounded by progress, not by size: an operation is given up when it has not moved for `stall_s` (a write
   moves when the store takes the next chunk). The error says what was waited for, and for how long.
