@@ -50,6 +50,7 @@ CLUSTERS = (
     "test_spark_reader",
     "test_spark_tls",
     "test_spilling",
+    "test_store_on_hdfs",
     "test_strangers",
 )
 

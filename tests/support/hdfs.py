@@ -206,11 +206,13 @@ class Hdfs:
         process.kill()
         process.wait(10)
 
-    def pause(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGSTOP)
+    def data_address(self, name: str) -> str:
+        """Where a data node takes blocks, as a client names it."""
+        return f"{self._addresses[name]}:{self._ports[name][0]}"
 
-    def go_on(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGCONT)
+    def is_writing(self, name: str) -> bool:
+        """Has it a block that is not finished? (HDFS keeps these in a folder of their own.)"""
+        return any((self.directory / name).glob("current/*/current/rbw/blk_*"))
 
     def _bean(self, name: str) -> dict[str, object]:
         """What the name node says of itself, over HTTP: a JVM for each question would take seconds."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from holdfast.checkpoint import head as heads
 from holdfast.checkpoint import keys
 from holdfast.checkpoint.head import HeadEntry, ShardHead
 from holdfast.checkpoint.manifest import CheckpointManifest
-from holdfast.checkpoint.pages import PageReads
+from holdfast.checkpoint.pages import PageReads, PageTable
 from holdfast.checkpoint.restore import read_manifest, read_parts
 from holdfast.checkpoint.tenure import delete_forgotten, read_head
 from holdfast.errors import ConfigError, CorruptPageError, ObjectMissingError, StateError, SwapConflictError
@@ -54,6 +55,25 @@ class Sharing:
     own: int
     shared: int
     alone: int
+
+
+def is_of(key: str, shard: Asset) -> bool:
+    place = keys.parse(key)
+    return place is not None and place.shard == shard
+
+
+def files_of(manifest: CheckpointManifest, sizes: dict[str, int]) -> list[dict[str, object]]:
+    """Every file that a checkpoint needs: its pages, how many of them are used, and the bytes that are there."""
+    table = PageTable.of(manifest)
+    used = [0] * len(table.files)
+    for one in table.sets.values():
+        for index, count in enumerate(np.bincount(one.files, minlength=len(used))):
+            used[index] += int(count)
+    pages = [(f.name, f.pages, n) for f, n in zip(table.files, used, strict=True)]
+    return [
+        {"name": name, "pages": n, "pages_used": u, "bytes_there": sizes.get(keys.file_key(manifest.shard, name))}
+        for name, n, u in [*pages, *((p.name, 0, 0) for p in manifest.parts)]
+    ]
 
 
 def sharing(head: ShardHead, entry: HeadEntry, sizes: dict[str, int]) -> Sharing:
