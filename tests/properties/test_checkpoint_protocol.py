@@ -234,6 +234,10 @@ ACTIONS = st.tuples(
 @settings(max_examples=300)
 @given(st.lists(ACTIONS, min_size=20, max_size=220))
 def test_what_a_restore_needs_is_there_whoever_dies_where(actions):
+    live_through(actions)
+
+
+def live_through(actions: list[tuple[str, str, int]]) -> None:
     world = Shared()
     actors = {"a": Actor(world, "a", 2), "b": Actor(world, "b", 3)}
     for who, fate, number in actions:

@@ -83,12 +83,13 @@ def read_head(raw: bytes, shard: str) -> ShardHead:
 def claim(shard: Asset, deployment: str, *, epoch: int, holder: str, restoring: bool = False) -> Steps[Tenure]:
     """Take the head of a shard. `holder` must differ from call to call: by it a claim knows itself again."""
     key, stamp = keys.head_key(shard), f"{holder}.claim"
+    last: Exception = StoreUnreachableError(f"the head of {shard} changes all the time")
     for _ in range(_TRIES):
         found = yield LookAt(key)
         if found is None:
             yield from _check_new(shard)
         head = read_head(found[0], shard) if found else None
-        if head is not None and head.stamp == stamp:  # done by a try that was not answered
+        if found is not None and head is not None and head.stamp == stamp:  # done by a try that was not answered
             return Tenure(shard, holder, head, found[1], head.claim, head.reserved)
         made = heads.claimed(head, shard, deployment, epoch=epoch, holder=holder, restoring=restoring)
         made = msgspec.structs.replace(made, stamp=stamp)
@@ -182,6 +183,9 @@ def publish(tenure: Tenure, job: Job) -> Steps[HeadEntry]:
     )  # fmt: skip
     yield from _change(tenure, lambda h: heads.published(h, entry), lambda h: h.entry(sequence) is not None)
     tenure.tried, tenure.debris = 0, []
+    empty = tuple(key for key, _ in files if key not in {keys.file_key(tenure.shard, name) for name in manifest.names})
+    if empty:  # of writers that came too late to get a page
+        yield DeleteKeys(empty)
     return entry
 
 

@@ -154,6 +154,7 @@ def take(
     base: Kept | None = None,
     parts: Mapping[str, Sequence[Buffer]] | None = None,
     writers: int = WRITERS,
+    stage_bytes: int = STAGE_BYTES,
 ) -> PagedJob:
     """Note the pages of an operator as they are now. The shard is suspended meanwhile, and no longer than that.
 
@@ -164,14 +165,6 @@ def take(
     snapshot, meta = op.snapshot(base.snapshot if base else None)
     took = clock_ns() - started if clock_ns else 0
     return PagedJob(
-        shard,
-        snapshot,
-        meta,
-        fit,
-        stand,
-        base=base,
-        parts=parts or {},
-        now_ms=now_ms,
-        suspended_ns=took,
-        writers=writers,
-    )
+        shard, snapshot, meta, fit, stand, base=base, parts=parts or {}, now_ms=now_ms, suspended_ns=took,
+        writers=writers, stage_bytes=stage_bytes,
+    )  # fmt: skip

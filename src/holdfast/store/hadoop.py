@@ -77,7 +77,7 @@ class HadoopStore:
             with self._errors("open", ""):
                 self._root = jvm.org.apache.hadoop.fs.Path(self.url)
                 self._fs = self._root.getFileSystem(self._java.conf)
-                self._options = self._java.gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 1)
+                self._options: Any = self._java.gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 1)
                 self._options[0] = jvm.org.apache.hadoop.fs.Options.Rename.NONE
                 self._base = self._fs.makeQualified(self._root).toUri().getPath().rstrip("/")
                 self._fs.mkdirs(self._path(WRITING))
@@ -147,7 +147,7 @@ class HadoopStore:
 
     def _addresses(self, nodes: Sequence[str]) -> Any:
         kind = self._java.jvm.java.net.InetSocketAddress
-        found = self._java.gateway.new_array(kind, len(nodes))
+        found: Any = self._java.gateway.new_array(kind, len(nodes))
         for i, node in enumerate(nodes):
             host, _, port = node.rpartition(":")
             found[i] = kind(host, int(port))

@@ -78,12 +78,13 @@ class HadoopJvm:
         (py4j,) = folder.glob("py4j-*.jar")
         user = os.environ.get("HADOOP_CONF_DIR", "")
         with open(log, "ab") if log else open(os.devnull, "wb") as out:
-            port, token, self.process = launch_gateway(
+            started: Any = launch_gateway(
                 jarpath=str(py4j), classpath=os.pathsep.join(filter(None, [user, *found])), die_on_exit=True,
                 javaopts=[f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", *_OPENS],
                 java_path=f"{find_java()}/bin/java", enable_auth=True, redirect_stdout=out, redirect_stderr=out,
                 return_proc=True, create_new_process_group=True,
             )  # fmt: skip
+        port, token, self.process = started
         self.gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
         self.jvm: Any = self.gateway.jvm
 
