@@ -16,7 +16,7 @@ from support.hdfs import Hdfs, running
 from support.small_checkpoints import DEPLOYMENT, SHARD, Chain, aggregate, feed, results, run
 
 from holdfast.checkpoint import claim, collect, fit_of, restore_operator
-from holdfast.errors import StoreError, StoreFullError, StoreReadOnlyError, StoreUnreachableError
+from holdfast.errors import ConfigError, StoreError, StoreFullError, StoreReadOnlyError, StoreUnreachableError
 from holdfast.store import IoService, LookAt
 from holdfast.store.hadoop import HadoopStore
 
@@ -174,6 +174,12 @@ def test_a_store_that_is_full_says_so_and_what_counted_stays(store: HadoopStore)
     chain.kept = None
     assert chain.checkpoint().sequence > 1
     _same_as(service, chain, 2)
+
+
+def test_a_file_system_that_cannot_create_on_a_condition_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot hold checkpoints") as caught:
+        HadoopStore(f"hadoop+file://{tmp_path}/store")
+    assert "does not promise to create an object only if there is none" in caught.value.detail
 
 
 def test_a_jvm_that_dies_is_unreachable_and_nothing_hangs(hdfs: Hdfs):

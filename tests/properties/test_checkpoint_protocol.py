@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from support.small_state import DEPLOYMENT, FIT, SHARD, SmallState, new_pool
 
 from holdfast.checkpoint import Tenure, claim, collect, publish, restore, settle, sweep
 from holdfast.checkpoint import head as heads
-from holdfast.checkpoint.inspect import delete, pin, survey, unpin, verify
+from holdfast.checkpoint.inspect import delete, head_of, pin, survey, unpin, verify
 from holdfast.checkpoint.keys import file_key, head_key, manifest_key
 from holdfast.errors import (
     ConfigError,
@@ -209,15 +210,24 @@ class Shared:
             assert not gone, f"checkpoint {entry.sequence} counts and lacks {gone}"
         assert max((e.sequence for e in head.entries), default=0) >= self.promised
 
+    def _by_force(self) -> Steps[None]:
+        """The newest one goes, on purpose; not during a restore, which would rightly call that damage."""
+        head = yield from head_of(SHARD)
+        if head.entries and not head.restoring:
+            yield from delete(SHARD, (max(e.sequence for e in head.entries),), force=True)
+            left = yield from head_of(SHARD)
+            self.promised = max((e.sequence for e in left.entries), default=0)
+
     def person(self, what: int, number: int) -> None:
         """Somebody with a command, at once: a head is changed in one step anyway."""
         plans: list[Callable[[], Steps[Any]]] = [
             lambda: delete(SHARD, (number % 12,)),
             lambda: pin(SHARD, "mine", None),
             lambda: unpin(SHARD, "mine"),
+            self._by_force,
         ]
         try:
-            run_alone(self.store, plans[what % 3]())
+            run_alone(self.store, plans[what % 4]())
         except InvariantError:
             raise
         except HoldfastError:
@@ -254,6 +264,21 @@ def live_through(actions: list[tuple[str, str, int]]) -> None:
             actor.step(fate, number)
         world.check()
     _the_end(world)
+
+
+def schedule(random: Random) -> list[tuple[str, str, int]]:
+    """The same, by a plain generator: many more of them in the same time."""
+    calm = random.random()  # some go through trouble all the time, some hardly
+    who = ["a", "b", "a", "b", "a", "b", "late", "person", "die"]
+    return [
+        (random.choice(who), "done" if random.random() < calm else random.choice(FATES), random.randrange(1000))
+        for _ in range(random.randrange(40, 300))
+    ]
+
+
+def test_a_thousand_long_schedules():
+    for number in range(1000):
+        live_through(schedule(Random(number)))
 
 
 def _the_end(world: Shared) -> None:

@@ -187,11 +187,10 @@ def _check_unneeded(head: ShardHead, sequences: tuple[int, ...]) -> None:
     for name, sequence in sorted(head.pins.items()):
         if sequence in sequences:
             raise ConfigError(f"checkpoint {sequence} of {head.shard} is kept as {name!r}", hint=hint)
-    left = [e for e in head.good if e.sequence not in sequences]
-    if head.good and not left:
+    if head.good and head.good[0].sequence in sequences:
         raise ConfigError(
-            f"nothing of {head.shard} would be left",
-            detail=f"{head.good[0].sequence} is its last good checkpoint.",
+            f"{head.good[0].sequence} is the newest good checkpoint of {head.shard}",
+            detail="Input before it may not be kept anywhere any more, so an older one could not catch up.",
             hint=hint,
         )
 

@@ -186,6 +186,7 @@ class PageReads:
         #: In the order of reading: by file and place.
         self._owner, self._numbers, self._digests = owner[order], numbers[order], digests[order]
         self._files, self._places = files[order], places[order]
+        self._given_up = False
         self._groups = list(self._grouped(max(1, read_bytes // manifest.fit.page_bytes)))
 
     def _grouped(self, most: int) -> Iterator[list[_Run]]:
@@ -215,6 +216,10 @@ class PageReads:
             self._read(group, pages_view(pool, first + group[0].at, _count(group)), pool, phys)
             for group in self._groups
         ]
+
+    def give_up(self) -> None:
+        """The pool will not be used: a read that comes late must not enter pages in it."""
+        self._given_up = True
 
     def finish(self, pool: PagePool) -> None:
         for page_set in pool.sets.values():
@@ -255,7 +260,7 @@ class PageReads:
                     "its checksum does not match.",
                     hint="Restore from an earlier checkpoint or from another copy.",
                 )
-            if pool is not None and phys is not None:
+            if pool is not None and phys is not None and not self._given_up:
                 pages = slice(start, start + count)
                 pool.adopt(self.set_ids, self._owner[pages], self._numbers[pages], phys[pages])
 

@@ -78,12 +78,13 @@ def load(
     if wanted is not None:
         check_fits(manifest, wanted)
     pool = make_pool(manifest)
+    reads = PageReads(manifest)
     try:
-        reads = PageReads(manifest)
         yield All(reads.into(pool))
         reads.finish(pool)
         parts = yield from read_parts(manifest)
     except BaseException:
+        reads.give_up()
         pool.abandon()
         raise
     return Restored(entry, manifest, pool, parts, Kept(pool.mark(), PageTable.of(manifest), entry.sequence))

@@ -268,7 +268,7 @@ def delete(
     shard: ShardArgument,
     numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="Numbers of the checkpoints to delete.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also the last good one, one that is kept by name, or during a restore.")
+        bool, typer.Option("--force", help="Also the newest good one, one that is kept by name, or during a restore.")
     ] = False,
     setting: SettingOption = None,
     timeout: LimitOption = 30.0,

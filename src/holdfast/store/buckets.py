@@ -201,7 +201,7 @@ class BucketStore:
             found = self._obstore.get(self._store, key)
             if found.meta["size"] > SMALL_BYTES_MAX:
                 raise too_long(self.url, key, found.meta["size"], SMALL_BYTES_MAX)
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return bytes(found.bytes()), _version(found.meta)
         except HoldfastError:
             raise
         except Exception as error:
@@ -211,9 +211,9 @@ class BucketStore:
 
     def swap(self, key: str, data: bytes, version: Version | None) -> Version:
         check_key(key)
-        mode: Any = "create" if version is None else {"e_tag": version}
+        mode: Any = "create" if version is None else _expected(version)
         try:
-            return str(self._obstore.put(self._store, key, data, mode=mode)["e_tag"])
+            return _version(self._obstore.put(self._store, key, data, mode=mode))
         except Exception as error:
             if _is(error, "AlreadyExistsError", "PreconditionError", "NotFoundError"):
                 raise SwapConflictError(f"{key} in {self.url} has changed") from None
@@ -244,6 +244,16 @@ class BucketStore:
         if _AWAY.search(str(error)):
             return StoreUnreachableError(f"{self.url} does not answer: {where}", detail=said)
         return StoreError(f"{self.url} cannot {where}", detail=said)
+
+
+def _version(told: Any) -> Version:
+    """S3 and Azure go by the tag of an object, Google by the number of its generation: both are kept."""
+    return f"{told['e_tag'] or ''}|{told['version'] or ''}"
+
+
+def _expected(version: Version) -> dict[str, str | None]:
+    tag, _, number = version.partition("|")
+    return {"e_tag": tag or None, "version": number or None}
 
 
 def _plain(url: str) -> str:

@@ -153,13 +153,16 @@ class HadoopJvm:
         nbytes = 0
         with self._pair() as (ours, channel):
             copied = self._copy(self.jvm.java.nio.channels.Channels.newInputStream(channel), out)
+            copied.add_done_callback(lambda done: _hang_up(ours) if done.exception() else None)  # nobody reads any more
             try:
                 for chunk in chunks:
                     view = memoryview(chunk).cast("B")
                     ours.sendall(view)
                     nbytes += len(view)
                 ours.shutdown(socket.SHUT_WR)
-            except (BrokenPipeError, ConnectionResetError):
+            except OSError as error:
+                if isinstance(error, TimeoutError):
+                    raise
                 copied.result(SOCKET_LIMIT_S)  # its error says why
                 raise StoreUnreachableError("the JVM beside the node hung up") from None
             copied.result()
@@ -176,6 +179,11 @@ class HadoopJvm:
                 copied = self._copy(limited, target)
                 came.append(_receive(ours, into, copied))
         return came
+
+
+def _hang_up(ours: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        ours.shutdown(socket.SHUT_RDWR)
 
 
 def _receive(ours: socket.socket, into: memoryview, copied: Future[Any]) -> int:
