@@ -106,7 +106,9 @@ class Actor:
         job.manifest = manifest
         entry = yield from publish(tenure, job)
         self.kept = job.kept(entry.sequence)
-        self.world.promised = max(self.world.promised, entry.sequence)
+        now = heads.decode(self.world.store.small[head_key(SHARD)][0], "head")
+        if now.entry(entry.sequence) is not None:  # else somebody was quick to delete it
+            self.world.promised = max(self.world.promised, entry.sequence)
 
     # --- how it does it
 

@@ -121,7 +121,12 @@ def claimed(
 
 def published(head: ShardHead, entry: HeadEntry) -> ShardHead:
     """With one more checkpoint, written under the reserved sequence; the next one is reserved."""
-    check(entry.sequence == head.reserved, "a checkpoint was not written under its own sequence", f"{entry.sequence}")
+    if entry.sequence != head.reserved:  # it had counted, without an answer, and somebody has deleted it already
+        raise StateError(
+            f"checkpoint {entry.sequence} of {head.shard} was deleted while it was published",
+            detail=f"The next one is {head.reserved}.",
+            hint="Take another one, a full one.",
+        )
     mine = f"{entry.sequence}/"
     gone = sorted(name for name in entry.files if not name.startswith(mine) and name not in head.files)
     if gone:
