@@ -140,6 +140,8 @@ class Hdfs:
             "dfs.namenode.fs-limits.min-block-size": "4096",
             "dfs.namenode.safemode.extension": "0",
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+            # how busy a data node looks after a restart depends on the machine: wishes for it would be passed over
+            "dfs.namenode.redundancy.considerLoad": "false",
             "dfs.namenode.handler.count": "4",
             "dfs.namenode.service.handler.count": "2",
             "dfs.namenode.heartbeat.recheck-interval": "2000",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.checkpoint import Kept, PagedJob, Stand, Tenure, fit_of, publish, take
+from holdfast.checkpoint import BuiltOn, PagedJob, Stand, Tenure, fit_of, publish, take
 from holdfast.checkpoint.head import HeadEntry
 from holdfast.model.ids import Edge, asset_id
 from holdfast.operators import LEFT, RIGHT, Agg, Join, StateConfig, Window, WindowAggregate, Within
@@ -81,7 +81,7 @@ def stand(epoch: int, position: int = 0) -> Stand:
     return Stand(epoch=epoch, positions={edge: position}, watermarks={edge: 10 * position})
 
 
-def job_of(op: StatefulOperator, epoch: int, base: Kept | None = None, position: int = 0, **more: Any) -> PagedJob:
+def job_of(op: StatefulOperator, epoch: int, base: BuiltOn | None = None, position: int = 0, **more: Any) -> PagedJob:
     return take(
         op,
         SHARD,
@@ -102,7 +102,7 @@ class Chain:
     """An operator whose checkpoints build on each other."""
 
     def __init__(
-        self, store: Store | IoService, tenure: Tenure, op: StatefulOperator, kept: Kept | None = None
+        self, store: Store | IoService, tenure: Tenure, op: StatefulOperator, kept: BuiltOn | None = None
     ) -> None:
         self.store, self.tenure, self.op, self.kept = store, tenure, op, kept
 

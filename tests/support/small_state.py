@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint import Fit, Kept, PagedJob, Stand
+from holdfast.checkpoint import BuiltOn, Fit, PagedJob, Stand
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.model.ids import asset_id
 from holdfast.state.pages import PagePool
@@ -41,7 +41,7 @@ class SmallState:
         if len(there) > 1:
             self.pages.release(int(there[which % len(there)]))
 
-    def job(self, epoch: int, base: Kept | None = None, cargo: bytes = b"", writers: int = 2) -> PagedJob:
+    def job(self, epoch: int, base: BuiltOn | None = None, cargo: bytes = b"", writers: int = 2) -> PagedJob:
         """A checkpoint of it as it is now."""
         usable = base if base is not None and base.snapshot.pool is self.pool else None
         snapshot = self.pool.snapshot(base=usable.snapshot if usable else None)

@@ -12,13 +12,13 @@ from holdfast.checkpoint.head import HeadEntry, ShardHead
 from holdfast.checkpoint.manifest import CheckpointManifest, Fit, Stand, stand_of
 from holdfast.checkpoint.restore import Restored, restore, restore_operator
 from holdfast.checkpoint.tenure import Tenure, claim, collect, publish, settle, sweep
-from holdfast.checkpoint.write import Kept, PagedJob, fit_of, take
+from holdfast.checkpoint.write import BuiltOn, PagedJob, fit_of, take
 
 __all__ = [
+    "BuiltOn",
     "CheckpointManifest",
     "Fit",
     "HeadEntry",
-    "Kept",
     "PagedJob",
     "Restored",
     "ShardHead",

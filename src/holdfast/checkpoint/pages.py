@@ -190,7 +190,7 @@ class PageReads:
         self._groups = list(self._grouped(max(1, read_bytes // manifest.fit.page_bytes)))
 
     def _grouped(self, most: int) -> Iterator[list[_Run]]:
-        """Runs of one file, together at most so many pages."""
+        """Runs of one file, together at most `most` pages."""
         n = len(self._places)
         breaks = np.flatnonzero((np.diff(self._files) != 0) | (np.diff(self._places) != 1)) + 1
         starts = [0, *breaks.tolist()] if n else []

@@ -19,8 +19,8 @@ from holdfast.checkpoint import keys
 from holdfast.checkpoint.head import HeadEntry, damaged
 from holdfast.checkpoint.manifest import MANIFEST_BYTES_MAX, CheckpointManifest, Fit, check_fits, decode, digest_of
 from holdfast.checkpoint.pages import PageReads, PageTable
-from holdfast.checkpoint.tenure import Tenure, set_aside
-from holdfast.checkpoint.write import Kept
+from holdfast.checkpoint.tenure import Tenure, refresh, set_aside
+from holdfast.checkpoint.write import BuiltOn
 from holdfast.errors import CorruptPageError, HoldfastError, ObjectMissingError, StateError
 from holdfast.model.ids import Asset
 from holdfast.operators.operator import StatefulOperator
@@ -41,7 +41,7 @@ class Restored:
     manifest: CheckpointManifest
     pool: PagePool
     parts: dict[str, bytes]
-    kept: Kept
+    kept: BuiltOn
     #: Newer ones that could not be used: (sequence, why).
     passed_over: list[tuple[int, str]] = field(default_factory=list)
 
@@ -87,7 +87,7 @@ def load(
         reads.give_up()
         pool.abandon()
         raise
-    return Restored(entry, manifest, pool, parts, Kept(pool.mark(), PageTable.of(manifest), entry.sequence))
+    return Restored(entry, manifest, pool, parts, BuiltOn(pool.mark(), PageTable.of(manifest), entry.sequence))
 
 
 def restore(
@@ -104,6 +104,9 @@ def restore(
         try:
             found = yield from load(tenure.shard, entry, make_pool, wanted)
         except (ObjectMissingError, CorruptPageError) as error:
+            yield from refresh(tenure)  # a newer primary may have collected it: then it is not damaged, but not ours
+            if tenure.head.entry(entry.sequence) is None:
+                continue  # somebody has deleted it by force
             on_bad(entry, error)
             passed_over.append((entry.sequence, error.what))
             yield from set_aside(tenure, entry.sequence, f"{error.what} {error.detail}".strip())

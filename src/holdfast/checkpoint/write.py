@@ -28,7 +28,7 @@ FILES_MAX = 64
 
 
 @dataclass(frozen=True)
-class Kept:
+class BuiltOn:
     """What the next incremental checkpoint builds on: the last one that counts. It holds page numbers, not pages."""
 
     snapshot: Snapshot
@@ -77,7 +77,7 @@ class PagedJob:
         fit: Fit,
         stand: Stand,
         *,
-        base: Kept | None,
+        base: BuiltOn | None,
         parts: Mapping[str, Sequence[Buffer]],
         now_ms: Callable[[], int],
         suspended_ns: int = 0,
@@ -125,11 +125,11 @@ class PagedJob:
     def close(self) -> None:
         self._snapshot.close()
 
-    def kept(self, sequence: int) -> Kept:
+    def kept(self, sequence: int) -> BuiltOn:
         """Once it counts: what the next one builds on."""
         check(self._table is not None, "a checkpoint was built on before it was written")
         assert self._table is not None
-        return Kept(self._snapshot, self._table, sequence)
+        return BuiltOn(self._snapshot, self._table, sequence)
 
 
 def fit_of(op: StatefulOperator, deployment: str, schema: bytes = b"") -> Fit:
@@ -151,7 +151,7 @@ def take(
     *,
     now_ms: Callable[[], int],
     clock_ns: Callable[[], int] | None = None,
-    base: Kept | None = None,
+    base: BuiltOn | None = None,
     parts: Mapping[str, Sequence[Buffer]] | None = None,
     writers: int = WRITERS,
     stage_bytes: int = STAGE_BYTES,

@@ -189,7 +189,9 @@ def show(
         say(told)
         return
     for key, value in told.items():
-        if isinstance(value, dict | list):
+        if key == "pins":
+            typer.echo(f"pins: {', '.join(value) or 'none'}")
+        elif isinstance(value, dict | list):
             typer.echo(f"{key}:")
             items = value.items() if isinstance(value, dict) else ((row["name"], _file_line(row)) for row in value)
             for name, one in items:

@@ -251,9 +251,9 @@ def _version(told: Any) -> Version:
     return f"{told['e_tag'] or ''}|{told['version'] or ''}"
 
 
-def _expected(version: Version) -> dict[str, str | None]:
+def _expected(version: Version) -> dict[str, str]:
     tag, _, number = version.partition("|")
-    return {"e_tag": tag or None, "version": number or None}
+    return {name: value for name, value in (("e_tag", tag), ("version", number)) if value}
 
 
 def _plain(url: str) -> str:

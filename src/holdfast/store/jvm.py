@@ -42,7 +42,6 @@ _OURS = {
     "ipc.client.connect.max.retries.on.timeouts": "1",
     "ipc.client.connect.timeout": "5000",
     "ipc.client.rpc-timeout.ms": "20000",
-    "dfs.client.failover.max.attempts": "4",
 }
 _DEFAULTS = ("core-default.xml", "hdfs-default.xml")
 
@@ -154,17 +153,12 @@ class HadoopJvm:
         with self._pair() as (ours, channel):
             copied = self._copy(self.jvm.java.nio.channels.Channels.newInputStream(channel), out)
             copied.add_done_callback(lambda done: _hang_up(ours) if done.exception() else None)  # nobody reads any more
-            try:
-                for chunk in chunks:
-                    view = memoryview(chunk).cast("B")
-                    ours.sendall(view)
-                    nbytes += len(view)
+            for chunk in chunks:  # an error of theirs is theirs
+                view = memoryview(chunk).cast("B")
+                _send(ours, view, copied)
+                nbytes += len(view)
+            with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)
-            except OSError as error:
-                if isinstance(error, TimeoutError):
-                    raise
-                copied.result(SOCKET_LIMIT_S)  # its error says why
-                raise StoreUnreachableError("the JVM beside the node hung up") from None
             copied.result()
         return nbytes
 
@@ -179,6 +173,16 @@ class HadoopJvm:
                 copied = self._copy(limited, target)
                 came.append(_receive(ours, into, copied))
         return came
+
+
+def _send(ours: socket.socket, view: memoryview, copied: Future[Any]) -> None:
+    try:
+        ours.sendall(view)
+    except TimeoutError:
+        raise
+    except OSError:
+        copied.result(SOCKET_LIMIT_S)  # its error says why
+        raise StoreUnreachableError("the JVM beside the node hung up") from None
 
 
 def _hang_up(ours: socket.socket) -> None:
