@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small_state import DEPLOYMENT, FIT, SHARD, SmallState, new_pool
@@ -280,6 +281,12 @@ def schedule(random: Random) -> list[tuple[str, str, int]]:
 
 def test_a_thousand_long_schedules():
     for number in range(1000):
+        live_through(schedule(Random(number)))
+
+
+@pytest.mark.long
+def test_twenty_thousand_long_schedules():
+    for number in range(1000, 21_000):
         live_through(schedule(Random(number)))
 
 

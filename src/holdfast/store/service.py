@@ -33,6 +33,8 @@ STALL_S = 60.0
 AGAIN_S = 30.0
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 _LOOK_S = 0.05
+#: From when on a wait is told.
+TELL_S = 5.0
 
 
 class _Try:
@@ -42,9 +44,12 @@ class _Try:
         self.what = what
         self.moved_at = time.monotonic()
         self.given_up: BaseException | None = None
+        #: Whoever watches was told that it does not move.
+        self.told = False
 
     def move(self) -> None:
         self.moved_at = time.monotonic()
+        self.told = False
 
     def chunks(self, source: Iterable[Buffer]) -> Iterator[Buffer]:
         """The chunks of a write. They end when it was given up: a store never publishes what ended with an error."""
@@ -68,12 +73,14 @@ class IoService:
         workers: int = WORKERS,
         stall_s: float = STALL_S,
         again_s: float = AGAIN_S,
+        tell_s: float = TELL_S,
         on_wait: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.store = store
         self.workers = workers
         self.stall_s = stall_s
         self.again_s = again_s
+        self.tell_s = tell_s
         self._on_wait = on_wait
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="store")
         #: Operations that were given up and still occupy a thread.
@@ -159,6 +166,9 @@ class IoService:
 
     def _given_up(self, mine: _Try, cancel: threading.Event | None) -> BaseException | None:
         waited = time.monotonic() - mine.moved_at
+        if waited > self.tell_s and not mine.told:
+            mine.told = True
+            self._on_wait(f"has waited {waited:.0f} s for {self.store.url} to {mine.what}")
         if cancel is not None and cancel.is_set():
             return CalledOffError(f"called off: {mine.what}", detail=f"In {self.store.url}.")
         if waited > self.stall_s:

@@ -36,10 +36,12 @@ def hanging():
 
 def test_a_wait_ends_with_a_word_of_what_was_waited_for(hanging):
     inner, go = hanging
-    service = IoService(inner, workers=2, stall_s=0.2, again_s=0.0)
+    told: list[str] = []
+    service = IoService(inner, workers=2, stall_s=0.4, again_s=0.0, tell_s=0.1, on_wait=told.append)
     with pytest.raises(StoreUnreachableError, match="does not answer") as caught:
         service.run(_one(GetWhole("slow", 10)))
     assert "Waited 0 s for it to read slow." in caught.value.detail
+    assert told == ["has waited 0 s for memory:// to read slow"], "before it is given up, and once"
     assert service.run(_one(GetWhole("quick", 10))) == b"y", "the other worker is free"
     with pytest.raises(StoreUnreachableError):
         service.run(_one(GetWhole("slow", 10)))
