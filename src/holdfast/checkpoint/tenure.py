@@ -212,6 +212,8 @@ def clear(tenure: Tenure) -> Steps[None]:
 
 def settle(tenure: Tenure) -> Steps[None]:
     """Say that the restore is over."""
+    if not tenure.head.restoring:
+        return
     yield from _change(tenure, heads.settled, lambda h: not h.restoring)
 
 

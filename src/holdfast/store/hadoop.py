@@ -75,15 +75,19 @@ class HadoopStore:
         try:
             jvm = self._java.jvm
             with self._errors("open", ""):
-                self._root = jvm.org.apache.hadoop.fs.Path(self.url)
+                self._root = self._java.path(self.url)
                 self._fs = self._root.getFileSystem(self._java.conf)
                 self._options: Any = self._java.gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 1)
                 self._options[0] = jvm.org.apache.hadoop.fs.Options.Rename.NONE
+                #: Hadoop's other interface: only its rename says what went wrong, and never writes over anything.
+                context = jvm.org.apache.hadoop.fs.FileContext
+                self._files: Any = (
+                    context.getFileContext(self._root.toUri(), self._java.conf) if self._renames else None
+                )
                 self._base = self._fs.makeQualified(self._root).toUri().getPath().rstrip("/")
-                self._fs.mkdirs(self._path(WRITING))
+                self._sweep()  # the first question to the store: one that is away is said to be now
             if not self._renames:
                 self._check_conditional()
-            self._sweep()
         except BaseException:
             self._java.close()
             raise
@@ -134,16 +138,7 @@ class HadoopStore:
     def _publish(self, beside: Any, key: str) -> None:
         target = self._path(key)
         self._fs.mkdirs(target.getParent())
-        context = self._context()
-        context.rename(beside, target, self._options)
-
-    def _context(self) -> Any:
-        """Hadoop's other interface: only its rename says what went wrong, and never writes over anything."""
-        if not hasattr(self, "_files"):
-            self._files = self._java.jvm.org.apache.hadoop.fs.FileContext.getFileContext(
-                self._root.toUri(), self._java.conf
-            )
-        return self._files
+        self._files.rename(beside, target, self._options)
 
     def _addresses(self, nodes: Sequence[str]) -> Any:
         kind = self._java.jvm.java.net.InetSocketAddress
@@ -236,13 +231,19 @@ class HadoopStore:
         self._java.close()
 
     def _path(self, key: str) -> Any:
-        return self._java.jvm.org.apache.hadoop.fs.Path(self._root, key)
+        return self._java.path(self._root, key)
 
     def _sweep(self) -> None:
         """Leave nothing behind forever of processes that were killed while they wrote."""
-        with contextlib.suppress(Exception):
-            for status in self._fs.listStatus(self._path(WRITING)):
-                if time.time() - status.getModificationTime() / 1000 > ABANDONED_S:
+        try:
+            found = self._fs.listStatus(self._path(WRITING))
+        except Exception as error:
+            if _java_name(error) == "java.io.FileNotFoundException":
+                return
+            raise
+        for status in found:
+            if time.time() - status.getModificationTime() / 1000 > ABANDONED_S:
+                with contextlib.suppress(Exception):  # a store that takes no writes can still be read
                     self._fs.delete(status.getPath(), False)
 
     def _check_conditional(self) -> None:

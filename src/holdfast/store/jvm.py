@@ -57,6 +57,7 @@ class HadoopJvm:
         self._calls = ThreadPoolExecutor(2 * workers, thread_name_prefix="hadoop")
         try:
             self._start(log)
+            self._find_classes()
             self.conf = self._configuration(settings)
         except BaseException:
             self.close()
@@ -86,6 +87,18 @@ class HadoopJvm:
         port, token, self.process = started
         self.gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
         self.jvm: Any = self.gateway.jvm
+
+    def _find_classes(self) -> None:
+        """py4j asks the JVM about every part of a name, every time: these are used for every object."""
+        hadoop = self.jvm.org.apache.hadoop
+        channels = self.jvm.java.nio.channels
+        self.path: Any = hadoop.fs.Path
+        self._copy_bytes: Any = hadoop.io.IOUtils.copyBytes
+        self._limited: Any = hadoop.util.LimitInputStream
+        self._connect: Any = channels.SocketChannel.open
+        self._address: Any = self.jvm.java.net.UnixDomainSocketAddress.of
+        self._input: Any = channels.Channels.newInputStream
+        self._output: Any = channels.Channels.newOutputStream
 
     def _configuration(self, settings: Mapping[str, str]) -> Any:
         conf = self.jvm.org.apache.hadoop.conf.Configuration()
@@ -127,7 +140,7 @@ class HadoopJvm:
             listening.bind(path)
             listening.listen(1)
             listening.settimeout(SOCKET_LIMIT_S)
-            channel = self.jvm.java.nio.channels.SocketChannel.open(self.jvm.java.net.UnixDomainSocketAddress.of(path))
+            channel = self._connect(self._address(path))
             ours, _ = listening.accept()
             ours.settimeout(SOCKET_LIMIT_S)
             yield ours, channel
@@ -145,13 +158,13 @@ class HadoopJvm:
 
     def _copy(self, source: Any, target: Any) -> Future[Any]:
         """Hadoop's own loop, on a thread of the JVM; the future is ours."""
-        return self._calls.submit(self.jvm.org.apache.hadoop.io.IOUtils.copyBytes, source, target, COPY_BYTES, False)
+        return self._calls.submit(self._copy_bytes, source, target, COPY_BYTES, False)
 
     def feed(self, chunks: Iterable[Buffer], out: Any) -> int:
         """All chunks into a stream of Hadoop's; how many bytes. The stream stays open."""
         nbytes = 0
         with self._pair() as (ours, channel):
-            copied = self._copy(self.jvm.java.nio.channels.Channels.newInputStream(channel), out)
+            copied = self._copy(self._input(channel), out)
             copied.add_done_callback(lambda done: _hang_up(ours) if done.exception() else None)  # nobody reads any more
             for chunk in chunks:  # an error of theirs is theirs
                 view = memoryview(chunk).cast("B")
@@ -166,11 +179,10 @@ class HadoopJvm:
         """Fill these pieces from a stream of Hadoop's that can seek; how many bytes each got."""
         came: list[int] = []
         with self._pair() as (ours, channel):
-            target = self.jvm.java.nio.channels.Channels.newOutputStream(channel)
+            target = self._output(channel)
             for offset, into in pieces:
                 source.seek(offset)
-                limited = self.jvm.org.apache.hadoop.util.LimitInputStream(source, len(into))
-                copied = self._copy(limited, target)
+                copied = self._copy(self._limited(source, len(into)), target)
                 came.append(_receive(ours, into, copied))
         return came
 
