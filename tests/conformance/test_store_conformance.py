@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,18 @@ import pytest
 from conformance.store_promises import StorePromises
 from support.run import free_ports
 
-from holdfast.errors import ConfigError, ObjectExistsError, StoreError, StoreUnreachableError
+from holdfast.errors import (
+    ConfigError,
+    ObjectExistsError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
 from holdfast.store import LocalStore, MemoryStore, Store, check_url, open_store
 from holdfast.store.buckets import BucketStore
+from holdfast.store.files import FileCalls
 from holdfast.store.local import ABANDONED_S, WRITING
 
 KEYS = {"access_key_id": "somebody", "secret_access_key": "nobody-knows-this", "region": "us-east-1"}
@@ -32,6 +42,7 @@ class TestLocalDisk(StorePromises):
     def test_what_a_killed_writer_left_is_removed_a_day_later(self, tmp_path):
         store = LocalStore(tmp_path)
         old, new = tmp_path / WRITING / "old", tmp_path / WRITING / "new"
+        old.parent.mkdir()
         for path in (old, new):
             path.write_bytes(b"half")
         os.utime(old, (1, os.path.getmtime(new) - ABANDONED_S - 5))
@@ -51,7 +62,50 @@ class TestLocalDisk(StorePromises):
     def test_a_folder_that_cannot_be_one_is_refused(self, tmp_path):
         (tmp_path / "file").write_text("x")
         with pytest.raises(ConfigError, match="not a folder"):
-            LocalStore(tmp_path / "file" / "store")
+            LocalStore(tmp_path / "file" / "store").put("k", [b"x"])
+
+    def test_a_folder_that_cannot_be_listed_does_not_look_empty(self, tmp_path, monkeypatch):
+        store = LocalStore(tmp_path)
+        store.swap("head/x", b"1", None)
+        scan = os.scandir
+
+        def broken(path):
+            if str(path).endswith("head/x"):
+                raise OSError(errno.EIO, "Input/output error", path)
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", broken)
+        with pytest.raises(StoreUnreachableError):
+            store.look("head/x")
+
+    def test_looking_makes_nothing(self, tmp_path):
+        store = LocalStore(tmp_path / "not" / "there")
+        assert store.list("") == []
+        assert store.look("head/x") is None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_that_may_not_be_written_is_refused_and_can_be_read(self, tmp_path):
+        LocalStore(tmp_path / "store").put("k", [b"x"])
+
+        class NotOurs(FileCalls):
+            def create(self, path: str) -> int:
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+
+        class ReadOnly(FileCalls):
+            def create(self, path: str) -> int:
+                raise OSError(errno.EROFS, "Read-only file system", path)
+
+        class FullDisk(FileCalls):
+            def write(self, handle: int, chunk: memoryview) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        for calls, error in ((NotOurs, StoreRefusedError), (ReadOnly, StoreReadOnlyError), (FullDisk, StoreFullError)):
+            store = LocalStore(tmp_path / "store", calls())
+            with pytest.raises(error):
+                store.put("another", [b"x"])
+            assert store.get("k", 10) == b"x"
+            assert [one.key for one in store.list("")] == ["k"]
+        assert list((tmp_path / "store" / WRITING).iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -139,6 +139,9 @@ def _told(head: ShardHead, entry: HeadEntry, found: inspect.Survey) -> dict[str,
 
 def _print_list(told: list[dict[str, Any]], found: inspect.Survey) -> None:
     console = Console()
+    if not told and not found.unreadable:
+        console.print("There are no checkpoints.")
+        return
     table = Table()
     right = ("number", "age", "took", "state", "own", "shared", "alone")
     for column in ("shard", *right, "builds on", "remarks"):
@@ -259,7 +262,7 @@ def verify(
     if as_json:
         say({"store": store, "checkpoints": told})
     elif not told:
-        typer.echo("there are no checkpoints")
+        typer.echo(f"there are no checkpoints in {store}")
     if any(one["damaged"] for one in told):
         raise typer.Exit(1)
 

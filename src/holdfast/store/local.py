@@ -52,7 +52,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 class LocalStore:
-    """The folder is made if it is not there."""
+    """The folder is made by the first write, so that a look at a path that is not there leaves nothing."""
 
     def __init__(self, folder: Path | str, calls: FileCalls | None = None) -> None:
         self._root = str(folder)
@@ -63,7 +63,6 @@ class LocalStore:
         if not os.path.isabs(self._root):
             raise ConfigError(f"the path of a store must be absolute: {self._root!r}", hint="file:///var/holdfast")
         try:
-            self._make_folders(os.path.join(self._root, WRITING))
             self._sweep()
         except OSError as error:
             self._raise(error, "open", "")
@@ -74,6 +73,7 @@ class LocalStore:
         check_key(key)
         beside = os.path.join(self._root, WRITING, uuid.uuid4().hex)
         try:
+            self._make_folders(os.path.dirname(beside))
             nbytes = self._write(beside, chunks)
             self._publish(beside, self._path(key))
             return nbytes
@@ -121,16 +121,17 @@ class LocalStore:
         self._calls.sync_folder(folder)
 
     def _make_folders(self, folder: str) -> None:
-        """Each one is synced in the one above it: a file in a folder that is gone is gone too. Also one that is there,
-        if it lies below the root: whoever has made it may have died before it was synced."""
-        if self._calls.is_folder(folder) and (folder in self._synced or not folder.startswith(self._root)):
+        """Each one is synced in the one above it: a file in a folder that is gone is gone too. Also one that is there:
+        whoever has made it may have died before it was synced. What is above the root is somebody else's."""
+        if folder in self._synced:
             return
-        above = os.path.dirname(folder)
-        if above != folder:
+        if not (self._calls.is_folder(folder) and len(folder) < len(self._root)):
+            above = os.path.dirname(folder)
             self._make_folders(above)
             with contextlib.suppress(FileExistsError):
                 self._calls.make_folder(folder)
-            self._calls.sync_folder(above)
+            with contextlib.suppress(PermissionError) if folder == self._root else contextlib.nullcontext():
+                self._calls.sync_folder(above)  # a folder above the root may not be ours to open
         self._synced.add(folder)
 
     def delete(self, keys: Sequence[str]) -> None:

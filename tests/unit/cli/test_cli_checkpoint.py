@@ -120,7 +120,8 @@ def test_mistakes_are_one_line_and_change_nothing(store, chain, capsys, words, s
 def test_an_empty_store_has_an_empty_list(store, capsys):
     code, out, _ = call(capsys, "checkpoint", "list", store.url, "--json")
     assert (code, json.loads(out)["checkpoints"]) == (0, [])
-    assert call(capsys, "checkpoint", "verify", store.url)[:2] == (0, "there are no checkpoints\n")
+    assert call(capsys, "checkpoint", "verify", store.url)[:2] == (0, f"there are no checkpoints in {store.url}\n")
+    assert call(capsys, "checkpoint", "list", store.url)[:2] == (0, "There are no checkpoints.\n")
 
 
 def test_a_damaged_head_does_not_hide_the_other_shards(store, chain, capsys, tmp_path):
