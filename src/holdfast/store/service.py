@@ -156,6 +156,8 @@ class IoService:
                 else:
                     errors.append(error)
                 continue
+            if not future.running() and self._stuck < self.workers:
+                mine.move()  # it has not begun: other plans keep the workers busy
             given_up = self._given_up(mine, cancel)
             if given_up is not None:
                 del running[future]
