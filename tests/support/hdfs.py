@@ -35,7 +35,7 @@ VERSION = "3.5.0"
 ARTIFACTS = tuple(
     f"org.apache.hadoop:{name}:{VERSION}" for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
 )
-START_LIMIT_S = 150.0
+START_LIMIT_S = 240.0
 JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-Djava.net.preferIPv4Stack=true")
 #: Java's own packages that Hadoop looks into.
 OPENS = ("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED")
