@@ -1,11 +1,12 @@
 # Every target installs what it needs into .venv from pyproject.toml. Outside of this directory there is only
 # ~/.cache/holdfast, which can be removed at any time: an archive of Spark's classes (180 MB), and a start script for
-# the Java in .venv where the machine has none. `make long` needs mvn besides, which keeps Kafka's jars in ~/.m2.
+# the Java in .venv where the machine has none. Tests on a real HDFS, and `make long`,
+# need mvn besides, which keeps the jars of Hadoop and Kafka in ~/.m2.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test long attack demo check lint types fast bench clean help
+.PHONY: test long hdfs attack demo check lint types fast bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -13,7 +14,7 @@ help:  ## list the targets
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[spark,bench,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[spark,store,bench,dev]'
 	@if ! $(BIN)/python -c 'from holdfast.jvm import find_java; find_java()' 2>/dev/null; then \
 		echo "no Java 17 or later on this machine: installing one into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet -e '.[java]'; fi
@@ -30,6 +31,9 @@ test: $(VENV)/.installed  ## every test but the longest, the ones on Spark inclu
 
 long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (about twelve minutes)
 	$(BIN)/python -m pytest -m long
+
+hdfs: $(VENV)/.installed  ## a real HDFS on loopback to try things with (needs mvn and javac); Ctrl-C stops it
+	PYTHONPATH=src:tests $(BIN)/python -m support.hdfs
 
 attack: $(VENV)/.installed  ## the attack suite in its long form (about 15 minutes)
 	$(BIN)/python -m pytest --durations 8 tests/attack

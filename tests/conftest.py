@@ -51,6 +51,7 @@ CLUSTERS = (
     "test_spark_standbys",
     "test_spark_tls",
     "test_spilling",
+    "test_store_on_hdfs",
     "test_strangers",
 )
 

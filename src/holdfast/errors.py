@@ -10,6 +10,16 @@
     │   ├── DamagedJournalError   a node's journal has lost what was safe in it: the node must never start again
     │   ├── DamagedSpillError     a spill file does not hold what was written to it: the node must end, others have it
     │   └── OverflowInWindowError an aggregate left the range of its result type (Spark's ANSI error)
+    ├── StoreError                a stable store did not do what it was asked
+    │   ├── StoreUnreachableError it does not answer, or not in time; a write may or may not have been done
+    │   ├── StoreFullError        it has no room, or a quota is used up; nothing was written
+    │   ├── StoreReadOnlyError    it takes no writes now; nothing was written
+    │   ├── StoreRefusedError     it knows us and says no: permissions, credentials
+    │   ├── ObjectMissingError    there is no object of this name, or it is shorter than it should be
+    │   ├── ObjectExistsError     there is one already, and it stays as it is
+    │   ├── CalledOffError        somebody has called it off; nothing of it counts
+    │   └── SwapConflictError     a small object is not what it was when it was looked at; look again
+    ├── FencedError               another primary has taken over what this one wanted to write
     ├── WrongMessageError         a message that no right peer could have sent; it is refused and nothing was changed
     └── InvariantError            a bug of ours: carries the story, is never caught
 
@@ -72,6 +82,46 @@ class DamagedSpillError(StateError):
 
 class OverflowInWindowError(StateError):
     """An aggregate left the range of its result type, as Spark's ANSI mode reports it."""
+
+
+class StoreError(HoldfastError):
+    """A stable store did not do what it was asked."""
+
+
+class StoreUnreachableError(StoreError):
+    """It does not answer, or not in time; a write may or may not have been done."""
+
+
+class StoreFullError(StoreError):
+    """It has no room, or a quota is used up; nothing was written."""
+
+
+class StoreReadOnlyError(StoreError):
+    """It takes no writes now; nothing was written."""
+
+
+class StoreRefusedError(StoreError):
+    """It knows us and says no: permissions, credentials."""
+
+
+class ObjectMissingError(StoreError):
+    """There is no object of this name, or it is shorter than it should be."""
+
+
+class ObjectExistsError(StoreError):
+    """There is an object of this name already, and it stays as it is."""
+
+
+class SwapConflictError(StoreError):
+    """A small object is not what it was when it was looked at. Look again: what is there may even be ours."""
+
+
+class CalledOffError(StoreError):
+    """Somebody has called it off; nothing of it counts."""
+
+
+class FencedError(HoldfastError):
+    """Another primary has taken over what this one wanted to write. Nothing of it counts, and it must not go on."""
 
 
 class WrongMessageError(HoldfastError):

@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "holdfast"
 
 #: What decides, and runs unchanged in the simulator and on real nodes.
 DECIDES = ("model", "logs", "peace", "core")
-PURE = ("errors", "kernelcache", *DECIDES, "state", "operators", "pipeline")
+PURE = ("errors", "kernelcache", *DECIDES, "state", "operators", "pipeline", "checkpoint")
 IMPURE_MODULES = (
     "time",
     "threading",

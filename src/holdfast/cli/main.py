@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError, InvariantError, exit_code, one_line
 
 from .alone import INTERRUPTED
 from .bad import bad
+from .checkpoint import app as checkpoint_app
 from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
@@ -42,6 +43,7 @@ app.command("stop")(stop)
 app.command("mode")(mode)
 app.command("bad")(bad)
 app.command("skip")(skip)
+app.add_typer(checkpoint_app, name="checkpoint")
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 app.add_typer(peace, name="peace")

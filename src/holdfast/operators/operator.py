@@ -20,7 +20,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, InputError, MemoryLimitError, check
+from holdfast.errors import ConfigError, CorruptPageError, InputError, MemoryLimitError, check
 from holdfast.operators.aside import ASIDE, ERROR, WRAP
 from holdfast.operators.capture import NULL_BITS, Part, StateCapture, bytes_of, digest_of, part_of, take_part
 from holdfast.operators.chunk import END, START, Chunk, cursor_at, rids_below
@@ -283,8 +283,26 @@ class StatefulOperator(ABC):
 
     def restore(self, checkpoints: Iterable[Checkpoint], *, lazy: bool = False) -> None:
         """Become what these checkpoints hold (a full one, then incremental ones). Whatever was here is forgotten."""
-        pool = PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
-        meta = msgspec.msgpack.decode(restore(checkpoints, pool, lazy=lazy), type=_Meta)
+        pool = self.new_pool()
+        self.become(pool, restore(checkpoints, pool, lazy=lazy))
+
+    @property
+    def fingerprint(self) -> int:
+        """A hash of everything that shapes the state: a state fits only an operator with the same one."""
+        return self._layout
+
+    def new_pool(self) -> PagePool:
+        """An empty one, for a state that is about to be brought back."""
+        return PagePool(page_bytes=self.config.page_bytes, limit_bytes=self.config.limit_bytes)
+
+    def become(self, pool: PagePool, raw: bytes) -> None:
+        """Become what is in this pool, with the meta that `snapshot` gave. Whatever was here is forgotten."""
+        try:
+            meta = msgspec.msgpack.decode(raw, type=_Meta)
+        except msgspec.DecodeError as error:
+            raise CorruptPageError(
+                f"{self.name}: what a checkpoint has beside its pages is damaged", detail=str(error)
+            ) from None
         if meta.layout != self._layout:
             raise ConfigError(
                 f"{self.name}: the checkpoint is of another operator",

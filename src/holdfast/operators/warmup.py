@@ -13,8 +13,10 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import check
 from holdfast.operators.aggregate import Window, WindowAggregate
 from holdfast.operators.aggregates import Agg
 from holdfast.operators.capture import StateCapture
@@ -23,6 +25,7 @@ from holdfast.operators.count_window import CountWindow, CountWindowAggregate
 from holdfast.operators.join import LEFT, RIGHT, Join, Within
 from holdfast.operators.operator import FOREVER, StateConfig, StatefulOperator
 from holdfast.state.checkpoint import Checkpoint, write
+from holdfast.state.transfer import copy_out, find_damage, pages_view, prepare
 
 _TIME = pa.timestamp("us", tz="UTC")
 _COLUMNS: dict[str, tuple[pa.DataType, list[object]]] = {
@@ -67,6 +70,24 @@ def _use(make: Callable[[], StatefulOperator], feed: Callable[[Any], object]) ->
     for lazy in (False, True):
         out.seek(0)
         make().restore([Checkpoint(io.BytesIO(out.getvalue()))], lazy=lazy)
+    _through_files(primary, make())
+
+
+def _through_files(primary: StatefulOperator, back: StatefulOperator) -> None:
+    """The way of pages to a store and back (`state/transfer.py`)."""
+    snapshot, meta = primary.snapshot()
+    words, digests = np.empty(len(snapshot) * primary.pool.page_words, np.int64), np.empty(len(snapshot), np.int64)
+    copy_out(snapshot, 0, len(snapshot), words, digests)
+    pool = back.new_pool()
+    phys = prepare(pool, list(zip(snapshot.set_ids, snapshot.kinds, snapshot.lps, strict=True)))
+    pages_view(pool, int(phys[0]), len(phys))[:] = words.data.cast("B")
+    check(find_damage(words, pool.page_words, digests, 0) < 0, "a page has changed on its way")
+    which = np.repeat(np.arange(len(snapshot.set_ids)), [len(lps) for lps in snapshot.lps])
+    pool.adopt(snapshot.set_ids, which, np.concatenate(snapshot.lps), phys)
+    for page_set in pool.sets.values():
+        page_set.count_pages()
+    snapshot.close()
+    back.become(pool, meta)
 
 
 def warm_up() -> None:

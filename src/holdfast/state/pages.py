@@ -406,6 +406,17 @@ class PagePool:
         self._open.append(snap)
         return snap
 
+    def mark(self) -> Snapshot:
+        """A base for incremental snapshots that holds no page: right after a restore, what is there needs no copy."""
+        sets = sorted(self.sets.items())
+        none = [np.zeros(0, np.int64) for _ in sets]
+        marked = Snapshot(
+            self, int(self.block[SEQ]), -1, [i for i, _ in sets], [s.kind for _, s in sets], none, none, none
+        )
+        marked.closed = True
+        self.block[SEQ] += 1
+        return marked
+
     def reclaim(self) -> None:
         """Drop the references that readers have finished with. The owner calls it between batches; cheap."""
         if not self._open:

@@ -1,0 +1,141 @@
+"""`holdfast checkpoint`: what is shown of a store, what is refused, and exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.small_checkpoints import DEPLOYMENT, SHARD, Chain, aggregate, feed, run
+from test_cli_runs import call
+
+from holdfast.checkpoint import claim
+from holdfast.checkpoint.inspect import pin
+from holdfast.store import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def chain(store):
+    """Three checkpoints of one shard, the first of which is kept by name."""
+    made = Chain(store, run(store, claim(SHARD, DEPLOYMENT, epoch=3, holder="n0#1")), aggregate())
+    for i in range(3):
+        feed(made.op, i, rows=1200 if i == 0 else 40)
+        made.checkpoint(position=i)
+    run(store, pin(SHARD, "monday", 1))
+    return made
+
+
+def test_the_list_says_what_each_one_takes_and_shares(store, chain, capsys, monkeypatch):
+    code, out, _ = call(capsys, "checkpoint", "list", store.url, "--json")
+    assert code == 0
+    told = json.loads(out)
+    first, second, third = told["checkpoints"]
+    assert [one["number"] for one in told["checkpoints"]] == [1, 2, 3]
+    assert (first["base"], second["base"], third["base"]) == (None, 1, 2)
+    assert first["own_bytes"] > first["state_bytes"], "all pages and the manifest"
+    assert first["shared_bytes"] == 0
+    assert second["own_bytes"] < first["own_bytes"]
+    assert second["shared_bytes"] > 0
+    assert first["alone_bytes"] < first["own_bytes"], "others need most of it"
+    assert first["pins"] == ["monday"]
+    assert 0 <= first["age_s"] < 600
+    assert told["shards"]["talkers-0"]["held_by"] == "n0#1"
+    assert told["shards"]["talkers-0"]["bytes"] == sum(one.nbytes for one in store.list("checkpoint/"))
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = call(capsys, "checkpoint", "list", store.url)
+    assert code == 0
+    assert "kept as monday" in out
+
+
+def test_one_checkpoint_is_shown_with_its_positions_and_files(store, chain, capsys):
+    code, out, _ = call(capsys, "checkpoint", "show", store.url, "talkers-0", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["number"] == 3
+    assert told["positions"] == {"packets>talkers-0": 2}
+    assert told["operator"] == "talkers"
+    assert told["files"][0]["pages_used"] <= told["files"][0]["pages"]
+    assert sum(one["pages_used"] for one in told["files"]) == told["pages"]
+    code, out, _ = call(capsys, "checkpoint", "show", store.url, "talkers-0", "1")
+    assert code == 0
+    assert "positions:\n  packets>talkers-0: 0\n" in out
+
+
+def test_verify_reads_everything_and_says_what_is_damaged(store, chain, capsys, tmp_path):
+    code, out, _ = call(capsys, "checkpoint", "verify", store.url)
+    assert code == 0
+    assert out.count("whole") == 3
+    file = tmp_path / "store" / "checkpoint" / "talkers-0-3" / "pages-0"
+    raw = bytearray(file.read_bytes())
+    raw[5000] ^= 1
+    file.write_bytes(raw)
+    code, out, _ = call(capsys, "checkpoint", "verify", store.url, "--json")
+    assert code == 1
+    verdicts = {one["number"]: one for one in json.loads(out)["checkpoints"]}
+    assert [verdicts[n]["damaged"] for n in (1, 2, 3)] == [False, False, True]
+    assert "has a damaged page" in verdicts[3]["verdict"]
+    code, out, _ = call(capsys, "checkpoint", "verify", store.url, "--shard", "talkers-0", "--number", "2")
+    assert (code, "talkers-0 2: whole" in out) == (0, True)
+
+
+def test_deleting_frees_what_nobody_else_needs(store, chain, capsys):
+    before = sum(one.nbytes for one in store.list("checkpoint/"))
+    code, out, _ = call(capsys, "checkpoint", "delete", store.url, "talkers-0", "2", "--json")
+    assert code == 0
+    freed = json.loads(out)["freed_bytes"]
+    assert 0 < freed == before - sum(one.nbytes for one in store.list("checkpoint/"))
+    assert call(capsys, "checkpoint", "verify", store.url)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("delete", "STORE", "talkers-0", "1"), "is kept as 'monday' · --force"),
+        (("delete", "STORE", "talkers-0", "2", "3", "9"), "has no checkpoint 9"),
+        (("delete", "STORE", "nobody-0", "1"), "no checkpoints of 'nobody-0'"),
+        (("show", "STORE", "talkers-0", "77"), "talkers-0 has no checkpoint 77 · There are: 1, 2, 3."),
+        (("show", "STORE", "nobody-0"), "no checkpoints of 'nobody-0'"),
+        (("list", "STORE", "--shard", "nobody-0"), "no checkpoints of 'nobody-0'"),
+        (("verify", "STORE", "--number", "1"), "--number needs --shard"),
+        (("verify", "STORE", "--shard", "talkers-0", "--number", "9"), "has no checkpoint 9"),
+        (("list", "ftp://host/x"), "no store is known for ftp://"),
+        (("list", "s3://a:topsecret@b/x"), "has a password"),
+        (("list", "STORE", "--setting", "nothing"), "a --setting is not KEY=VALUE"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(store, chain, capsys, words, said):
+    before = store.list("")
+    code, _, err = call(capsys, "checkpoint", *(store.url if word == "STORE" else word for word in words))
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert "topsecret" not in err
+    assert store.list("") == before
+
+
+def test_an_empty_store_has_an_empty_list(store, capsys):
+    code, out, _ = call(capsys, "checkpoint", "list", store.url, "--json")
+    assert (code, json.loads(out)["checkpoints"]) == (0, [])
+    assert call(capsys, "checkpoint", "verify", store.url)[:2] == (0, f"there are no checkpoints in {store.url}\n")
+    assert call(capsys, "checkpoint", "list", store.url)[:2] == (0, "There are no checkpoints.\n")
+
+
+def test_a_damaged_head_does_not_hide_the_other_shards(store, chain, capsys, tmp_path):
+    versions = sorted((tmp_path / "store" / "head" / "talkers-0").iterdir())
+    versions[-1].write_bytes(b"garbage")
+    code, out, _ = call(capsys, "checkpoint", "list", store.url, "--json")
+    assert code == 1
+    assert "damaged" in json.loads(out)["unreadable"]["talkers-0"]
+    assert call(capsys, "checkpoint", "verify", store.url)[0] == 1
+
+
+@pytest.mark.parametrize("words", [(), ("list",), ("show",), ("verify",), ("delete",)])
+def test_help_teaches_by_example(words, capsys):
+    code, out, _ = call(capsys, "checkpoint", *words, "--help")
+    assert code == 0
+    assert "holdfast checkpoint" in out
+    assert "Examples:" in out
