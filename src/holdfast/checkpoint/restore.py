@@ -34,7 +34,7 @@ BadCheckpoint = Callable[[HeadEntry, HoldfastError], None]
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredState:
     """A state that has come back, and what the next incremental checkpoint builds on."""
 
     entry: HeadEntry
@@ -72,7 +72,7 @@ def read_parts(manifest: CheckpointManifest) -> Steps[dict[str, bytes]]:
 
 def load(
     shard: Asset, entry: HeadEntry, make_pool: Callable[[CheckpointManifest], PagePool], wanted: Fit | None = None
-) -> Steps[Restored]:
+) -> Steps[RestoredState]:
     """One checkpoint into a new pool, or an error. The caller sees to it that nobody collects it meanwhile."""
     manifest = yield from read_manifest(shard, entry)
     if wanted is not None:
@@ -87,7 +87,7 @@ def load(
         reads.give_up()
         pool.abandon()
         raise
-    return Restored(entry, manifest, pool, parts, BuiltOn(pool.mark(), PageTable.of(manifest), entry.sequence))
+    return RestoredState(entry, manifest, pool, parts, BuiltOn(pool.mark(), PageTable.of(manifest), entry.sequence))
 
 
 def restore(
@@ -96,7 +96,7 @@ def restore(
     *,
     wanted: Fit | None = None,
     on_bad: BadCheckpoint = lambda entry, error: None,
-) -> Steps[Restored | None]:
+) -> Steps[RestoredState | None]:
     """The newest good checkpoint; None: there has never been one. If there are only bad ones, that is an error: the
     caller must not take it for an empty beginning."""
     passed_over: list[tuple[int, str]] = []
@@ -128,7 +128,7 @@ def restore_operator(
     op: StatefulOperator,
     wanted: Fit,
     on_bad: BadCheckpoint = lambda entry, error: None,
-) -> Steps[Restored | None]:
+) -> Steps[RestoredState | None]:
     """The same, into an operator: it becomes what the checkpoint holds, or stays as it is."""
     found = yield from restore(tenure, lambda _: op.new_pool(), wanted=wanted, on_bad=on_bad)
     if found is not None:
