@@ -13,7 +13,8 @@ from holdfast.checkpoint import inspect, keys, tenure
 from holdfast.errors import InvariantError, StoreUnreachableError, SwapConflictError
 from holdfast.store import DeleteKeys, ListKeys, SwapSmall
 
-#: A bug that so many do not find is not found.
+pytestmark = pytest.mark.slow
+#: A bug that this number of schedules does not find is not found.
 SCHEDULES = 1000
 
 

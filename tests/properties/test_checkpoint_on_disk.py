@@ -53,6 +53,7 @@ def _calls_of_one_life() -> int:
 CALLS = _calls_of_one_life()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
 def test_a_checkpoint_that_was_promised_outlives_a_power_cut_at_any_call(seed):
     assert CALLS > 80

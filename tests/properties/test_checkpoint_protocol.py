@@ -279,14 +279,15 @@ def schedule(random: Random) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_a_thousand_long_schedules():
-    for number in range(1000):
+@pytest.mark.slow
+def test_five_hundred_long_schedules():
+    for number in range(500):
         live_through(schedule(Random(number)))
 
 
 @pytest.mark.long
 def test_twenty_thousand_long_schedules():
-    for number in range(1000, 21_000):
+    for number in range(500, 20_500):
         live_through(schedule(Random(number)))
 
 
