@@ -98,6 +98,10 @@ class ScriptedRole:
     def isActive(self) -> bool:
         return self._thread.is_alive()
 
+    def awaitTermination(self, timeout: float) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
     def exception(self) -> BaseException | None:
         return self.failure
 

@@ -22,8 +22,16 @@ from holdfast.spark.hand_over import Say, StageFenced
 
 
 class StandInQuery:
+    """Like Spark's: not active any more as soon as it is told to stop, whether its thread ends or not."""
+
     isActive = True
+    hangs = False
     error: BaseException | None = None
+
+    def awaitTermination(self, timeout: float) -> bool:
+        if self.hangs:
+            time.sleep(timeout)
+        return not self.isActive and not self.hangs
 
     def exception(self) -> BaseException | None:
         return self.error
@@ -71,8 +79,10 @@ class StandInRole:
         return self.busy
 
     def stop(self) -> None:
-        if self.query is not None and self.stops:
-            self.query.isActive = False
+        if self.query is not None:
+            self.query.isActive, self.query.hangs = False, not self.stops
+            if not self.stops:
+                raise TimeoutError("the query does not end")
 
     def close(self) -> None:
         self.closed = True
@@ -197,7 +207,7 @@ def test_a_stage_that_hangs_when_it_is_stopped_is_left_behind(told: ToldProcess,
     assert told.heard("ended", 2)["how"] == "stopped"
     query = told.engine.roles["a"][0].query
     assert query is not None
-    query.isActive = False  # after all
+    query.hangs = False  # after all
     assert told.heard("ended", 1)["how"] == "stopped"
 
 
