@@ -98,9 +98,8 @@ class ScriptedRole:
     def isActive(self) -> bool:
         return self._thread.is_alive()
 
-    def awaitTermination(self, timeout: float) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+    def awaitTermination(self) -> None:
+        self._thread.join()
 
     def exception(self) -> BaseException | None:
         return self.failure

@@ -282,7 +282,7 @@ class StageLife:
         self._limit()
         with contextlib.suppress(Exception):
             role.stop()
-        # Spark calls it inactive as soon as it is told to stop, while a function of the user's may still be at work
+        # Spark calls it inactive as soon as it is told to stop, while a function of the user's may still be at work. With
+        # a limit this would return at once, too.
         with contextlib.suppress(Exception):  # it ended with an error; or with the JVM, like all queries
-            while not role.query.awaitTermination(LOOK_S):
-                pass
+            role.query.awaitTermination()

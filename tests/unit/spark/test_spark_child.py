@@ -28,10 +28,9 @@ class StandInQuery:
     hangs = False
     error: BaseException | None = None
 
-    def awaitTermination(self, timeout: float) -> bool:
-        if self.hangs:
-            time.sleep(timeout)
-        return not self.isActive and not self.hangs
+    def awaitTermination(self) -> None:
+        while self.isActive or self.hangs:
+            time.sleep(0.01)
 
     def exception(self) -> BaseException | None:
         return self.error
