@@ -106,7 +106,7 @@ def test_standbys_in_shared_jvms_take_over_when_a_node_dies_and_when_one_is_drai
 
 
 def it_fails_from_its_first_row_on(run: PipelineRun, base: Path) -> None:
-    told = run.wait("failures", lambda: run.all_events("stage-failed", "out_1")[2:])[-1]
+    told = run.wait("failures", lambda: run.all_events("stage-failed", "out_1")[1:], 300)[-1]
     assert "the sink is told to fail" in told["detail"]
     goes_on(run, "talkers_in", "out_0")
     (failure,) = run.wait("status to name it", lambda: failures_of(places(run), run.statuses()))

@@ -98,6 +98,9 @@ class ScriptedRole:
     def isActive(self) -> bool:
         return self._thread.is_alive()
 
+    def awaitTermination(self) -> None:
+        self._thread.join()
+
     def exception(self) -> BaseException | None:
         return self.failure
 

@@ -282,6 +282,7 @@ class StageLife:
         self._limit()
         with contextlib.suppress(Exception):
             role.stop()
-        with contextlib.suppress(Exception):  # with the JVM, all queries are gone
-            while role.query.isActive:
-                time.sleep(LOOK_S)
+        # Spark calls it inactive as soon as it is told to stop, while a function of the user's may still be at work.
+        # With a limit this would return at once, too.
+        with contextlib.suppress(Exception):  # it ended with an error; or with the JVM, like all queries
+            role.query.awaitTermination()

@@ -22,8 +22,15 @@ from holdfast.spark.hand_over import Say, StageFenced
 
 
 class StandInQuery:
+    """Like Spark's: not active any more as soon as it is told to stop, whether its thread ends or not."""
+
     isActive = True
+    hangs = False
     error: BaseException | None = None
+
+    def awaitTermination(self) -> None:
+        while self.isActive or self.hangs:
+            time.sleep(0.01)
 
     def exception(self) -> BaseException | None:
         return self.error
@@ -71,8 +78,10 @@ class StandInRole:
         return self.busy
 
     def stop(self) -> None:
-        if self.query is not None and self.stops:
-            self.query.isActive = False
+        if self.query is not None:
+            self.query.isActive, self.query.hangs = False, not self.stops
+            if not self.stops:
+                raise TimeoutError("the query does not end")
 
     def close(self) -> None:
         self.closed = True
@@ -197,7 +206,7 @@ def test_a_stage_that_hangs_when_it_is_stopped_is_left_behind(told: ToldProcess,
     assert told.heard("ended", 2)["how"] == "stopped"
     query = told.engine.roles["a"][0].query
     assert query is not None
-    query.isActive = False  # after all
+    query.hangs = False  # after all
     assert told.heard("ended", 1)["how"] == "stopped"
 
 
