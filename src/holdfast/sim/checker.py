@@ -216,7 +216,7 @@ class Checker:
         self._behind_a_gap(edge, block)
         if self.reference.is_open(edge, block.start):
             self.skips.made[edge, block.start, epoch] = block  # nobody has read it, and perhaps nobody will
-        else:
+        elif not self.skips.is_overtaken(shard, epoch):
             self._same(edge, block, f"{source} (epoch {epoch})")
         node = self.world.node(name_of(source))
         copy = node.host.copies.get(shard) if node is not None else None

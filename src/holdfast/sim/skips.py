@@ -80,6 +80,11 @@ class SkipRules:
                 where = f"on {seat} it is at {copy.holds_to(skip.edge)}"
                 self.fail("a skip was forgotten that a copy may meet", f"{shard}: {skip}, {where}")
 
+    def is_overtaken(self, shard: Asset, epoch: int) -> bool:
+        """Has a later epoch skipped something? A primary that has slept through it may have taken that; whoever takes
+        its rows is found when it does."""
+        return any(since > epoch for (skipped, _, _), since in self.in_force.items() if skipped == shard)
+
     def has_row(self, shard: Asset, row: Row) -> bool:
         return any(row in self.sealed[at[1:]].rows for at in self.in_force if at[0] == shard)
 
