@@ -130,7 +130,7 @@ class StageLife:
         self._say = say
         self._told = threading.Event()
         self._began = time.monotonic()
-        self._begun = False
+        self._begun = self._told_stuck = False
         self._lock = threading.Lock()
 
     def say(self, event: str, **fields: Any) -> None:
@@ -169,7 +169,9 @@ class StageLife:
         timer.start()
 
     def _look_whether_it_ended(self) -> None:
-        if not self.over.is_set():
+        with self._lock:
+            told, self._told_stuck = self._told_stuck, True
+        if not told and not self.over.is_set():
             self.say("stuck", seconds=STOP_S_MAX)
 
     # --- on its thread

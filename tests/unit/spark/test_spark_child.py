@@ -206,6 +206,7 @@ def test_a_stage_that_hangs_when_it_is_stopped_is_left_behind(told: ToldProcess,
     assert told.heard("ended", 2)["how"] == "stopped"
     query = told.engine.roles["a"][0].query
     assert query is not None
+    assert [news["event"] for news in told.said].count("stuck") == 1
     query.hangs = False  # after all
     assert told.heard("ended", 1)["how"] == "stopped"
 
