@@ -68,7 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
         code, message = getattr(error, "exit_code", None), getattr(error, "format_message", None)
         if code is None or message is None:
             raise
-        print("error: " + " ".join(message().split()), file=sys.stderr)
+        text = " ".join(message().split())
+        if text:  # without a command the help was printed, and there is nothing to add
+            print(f"error: {text}", file=sys.stderr)
         sys.exit(2)
     if code == INTERRUPTED:
         print("interrupted", file=sys.stderr)

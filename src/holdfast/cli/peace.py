@@ -16,7 +16,7 @@ from holdfast.peace import Forecast, NetworkModel, forecast, read_model
 
 from .runs import JsonOption, say
 
-app = typer.Typer(help="Who may write to the store when, and where the replicas go.")
+app = typer.Typer(no_args_is_help=True, help="Who may write to the store when, and where the replicas go.")
 #: A model of 100,000 servers has some 3 MB.
 MODEL_BYTES_MAX = 64_000_000
 CHUNKS_MAX = 1_000_000

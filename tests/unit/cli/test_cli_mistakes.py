@@ -40,6 +40,15 @@ def run_directory(tmp_path) -> Path:
     return home
 
 
+@pytest.mark.parametrize("arguments", [[], ["checkpoint"], ["peace"]])
+def test_without_a_command_there_is_the_help_and_no_empty_error(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    told = capsys.readouterr()
+    assert (end.value.code, told.err) == (2, "")
+    assert "Usage: holdfast" in told.out
+
+
 @pytest.mark.parametrize("command", ["status", "events", "stop", "verify"])
 def test_no_run_there(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
