@@ -115,9 +115,3 @@ def test_a_model_that_is_not_there_or_not_text_is_one_line(capsys, tmp_path):
         assert code == 2
         assert "cannot read the network model" in err
         assert "\n" not in err
-
-
-def test_peace_alone_is_a_mistake_of_one_line(capsys):
-    code, _, err = run(capsys)
-    assert code == 2
-    assert err.startswith("error: Missing command")
