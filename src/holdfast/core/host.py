@@ -366,7 +366,7 @@ class Host:
         if copy.pasting is not None or (head.born, head.round) <= copy.pasted:
             self._answer(arriving.source, head, ready)
             return
-        why = head.whole_objection()
+        why = head.whole_objection(logged=self.topology.has_store)
         if why:
             ready.notes.append(notes.Objected(self.seat, "Capture", arriving.source, why))
             return

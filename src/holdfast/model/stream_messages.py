@@ -223,13 +223,14 @@ class Capture(Message, frozen=True, kw_only=True):
             return "it has no state, or rows that are not its cargo"
         return _cargo_objection(self.cargo, self.shard, view)
 
-    def whole_objection(self) -> str:
-        """The same of a capture that is complete, with all cargo in its parts."""
+    def whole_objection(self, *, logged: bool = False) -> str:
+        """The same of a capture that is complete, with all cargo in its parts. Where stages log batches (`logged`), a
+        copy may owe some that its image has consumed: it was brought up by one that had looked them up."""
         why = ""
         for part in self.outputs.values():
             why = why or _output_objection(part)
         for edge, handed in self.handed.items():
-            why = why or _handed_objection(handed, self.to[edge])
+            why = why or _handed_objection(handed, self.to[edge], logged=logged)
         return why
 
     def with_rows(self, take: Callable[[Rows], Rows]) -> Capture:
@@ -330,13 +331,13 @@ def _output_objection(part: OutputPart) -> str:
     return blocks_objection(part.blocks, whole=True)
 
 
-def _handed_objection(part: HandedPart, to: int) -> str:
+def _handed_objection(part: HandedPart, to: int, *, logged: bool) -> str:
     """What is sealed begins where the copy stands, and ends where the edge stands. One seal may still be on its way
     to a copy that was promoted: its image has the effect of the batch that it only holds."""
     at = part.sealed[0].start if part.sealed else part.next
     end = part.sealed[-1].end if part.sealed else part.next
     ahead = {part.next + batch_length(len(held.rows)) for held in part.held if held.batch == part.last + 1}
-    stands = to == at or part.landing or (not part.sealed and to in ahead)
+    stands = to == at or part.landing or (not part.sealed and (to in ahead or (logged and to > at)))
     if end != part.next or not stands:
         return f"what was handed over from {at} to {end} is not what comes after {to}, before {part.next}"
     if any(held.batch <= part.last or len(held.rows) != held.digest.rows for held in part.held):

@@ -24,7 +24,9 @@ class BalanceRules:
         self.balanced: dict[Address, int] = {}
 
     def on_loads(self, source: Address, message: m.Loads) -> None:
-        if max([0, *message.running.values(), *message.images.values()]) > LOAD_MAX:
+        # a restored copy steps over all that it has looked up in one event: the clock shows it only afterwards
+        most = 8 * LOAD_MAX if self.world.topology.has_store else LOAD_MAX
+        if max([0, *message.running.values(), *message.images.values()]) > most:
             self.fail("busier than a core can be", f"{source}: {message}")
 
     def on_balanced(self, source: Address, note: notes.Balanced) -> None:
