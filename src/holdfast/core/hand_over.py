@@ -26,7 +26,7 @@ from holdfast.model.messages import Deliver, Delivered, Refused, Seal, Sealed
 from holdfast.model.parts import CommitRecord
 from holdfast.model.reasons import HandOverReason
 
-#: While batches before them are being looked up, so many may wait.
+#: How many batches of an edge may wait while earlier ones are looked up in the log.
 HELD_MAX = 4
 
 

@@ -253,9 +253,8 @@ class SetProtection(Message, frozen=True, kw_only=True):
         known = any(operator_of(shard) == self.operator for shard in view.topology.shard)
         if not known:
             return f"no operator is named {shown(self.operator)}"
-        return (
-            "there is no store for its checkpoints" if self.protection.is_stored and not view.topology.has_store else ""
-        )
+        homeless = self.protection.is_stored and not view.topology.has_store
+        return "its checkpoints need a store, and this pipeline has none" if homeless else ""
 
 
 class SkipWanted(Message, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
     if whole and not topology.operators.issuperset(record.protection):
         return "it protects other operators than there are"
     if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
-        return "it keeps checkpoints in a store, and there is none"
+        return "its checkpoints need a store, and this pipeline has none"
     known = before.places if record.members == before.members else {}  # what has not changed was looked at before
     for asset in wanted:
         place = record.places[asset]

@@ -121,8 +121,8 @@ Single = PutNew | SwapSmall | LookAt | ListKeys | GetWhole | ReadRanges | Delete
 Operation = Single | All
 
 
-def run_alone(store: Store, plan: Steps[T]) -> T:
-    """Run a plan on this thread, one operation after the other, without a second try."""
+def drive(plan: Steps[T], do: Callable[[Operation], Any]) -> T:
+    """Run a plan to its end: `do` gives the result of each operation, or raises its error."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -132,6 +132,11 @@ def run_alone(store: Store, plan: Steps[T]) -> T:
             return end.value
         result, error = None, None
         try:
-            result = [one.do(store) for one in step.operations] if isinstance(step, All) else step.do(store)
+            result = do(step)
         except Exception as failed:
             error = failed
+
+
+def run_alone(store: Store, plan: Steps[T]) -> T:
+    """Run a plan on this thread, one operation after the other, without a second try."""
+    return drive(plan, lambda step: [x.do(store) for x in step.operations] if isinstance(step, All) else step.do(store))

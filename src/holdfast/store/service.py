@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from holdfast.errors import CalledOffError, StoreError, StoreUnreachableError
-from holdfast.store.plan import All, DeleteKeys, ListKeys, LookAt, Operation, PutNew, Single, Steps, SwapSmall
+from holdfast.store.plan import All, DeleteKeys, ListKeys, LookAt, Operation, PutNew, Single, Steps, SwapSmall, drive
 from holdfast.store.port import Buffer, Store
 
 T = TypeVar("T")
@@ -90,18 +90,7 @@ class IoService:
     def run(self, plan: Steps[T], cancel: threading.Event | None = None) -> T:
         """Run a plan to its end on this thread; what it asks for is done by the workers. `cancel` ends it from
         outside, between two chunks of a write or two operations: the plan sees a CalledOffError."""
-        result: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                step = plan.send(result) if error is None else plan.throw(error)
-            except StopIteration as end:
-                return end.value
-            result, error = None, None
-            try:
-                result = self._do(step, cancel)
-            except Exception as failed:
-                error = failed
+        return drive(plan, lambda step: self._do(step, cancel))
 
     def close(self) -> None:
         """Waits for nobody: what still hangs ends with the process, or when its store answers."""

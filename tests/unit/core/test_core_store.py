@@ -14,7 +14,7 @@ from holdfast.core.protect import Paged
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, Ready
 from holdfast.core.roles import Condition
 from holdfast.core.tickets import Tickets
-from holdfast.errors import ConfigError, InputError
+from holdfast.errors import ConfigError, InputError, WrongMessageError
 from holdfast.logs.inbox import Inbox
 from holdfast.model import messages as m
 from holdfast.model import notes
@@ -33,7 +33,7 @@ LIMIT_NS = 5 * SECOND
 
 def paged(made, now_ns: int = 0) -> tuple[Paged, Tickets]:
     tickets = Tickets(LIMIT_NS)
-    guard = Paged(made, place(), CONFIG, tickets, now_ns)
+    guard = Paged(made, place(), tickets, now_ns)
     guard.protection = STORED
     return guard, tickets
 
@@ -146,7 +146,7 @@ def test_a_copy_that_never_got_some_batches_seals_them_out_of_the_log():
 
 def test_without_a_log_a_missing_batch_is_refused():
     inbox = Inbox(EDGE, based=True)
-    with pytest.raises(Exception, match="a batch is missing"):
+    with pytest.raises(WrongMessageError, match="a batch is missing"):
         inbox.seal(history(2)[1][0])
 
 

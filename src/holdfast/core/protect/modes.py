@@ -30,6 +30,6 @@ def guard_names(protection: Protection, place: Place) -> tuple[str, ...]:
 def maker(copy: Copy, config: Config, pace: Pace, tickets: Tickets) -> MakeGuard:
     guards: dict[str, Callable[[Place, int], Guard]] = {
         Images.name: lambda place, now_ns: Images(copy, place, config, pace, now_ns),
-        Paged.name: lambda place, now_ns: Paged(copy, place, config, tickets, now_ns),
+        Paged.name: lambda place, now_ns: Paged(copy, place, tickets, now_ns),
     }
     return lambda name, place, now_ns: guards[name](place, now_ns)

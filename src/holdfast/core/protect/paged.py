@@ -16,7 +16,6 @@ from holdfast.core.ready import Done, PutCheckpoint, Ready
 from holdfast.core.roles import Condition
 from holdfast.core.tickets import Tickets
 from holdfast.model import notes
-from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Seat
 from holdfast.model.messages import Held, Message, Pasted
 from holdfast.model.parts import CheckpointHead
@@ -30,7 +29,6 @@ class Paged:
     name = "paged"
 
     __slots__ = (
-        "config",
         "copy",
         "epoch",
         "head",
@@ -42,9 +40,8 @@ class Paged:
         "tickets",
     )
 
-    def __init__(self, copy: Copy, place: Place, config: Config, tickets: Tickets, now_ns: int) -> None:
+    def __init__(self, copy: Copy, place: Place, tickets: Tickets, now_ns: int) -> None:
         self.copy = copy
-        self.config = config
         self.tickets = tickets
         self.epoch = place.epoch
         self.protection = Protection()
