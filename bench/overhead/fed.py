@@ -54,8 +54,9 @@ class Spent:
     #: CPU seconds of the nodes, and of the driver.
     nodes_s: float
     driver_s: float
-    captures: int
-    captured_bytes: int
+    #: None: not counted.
+    captures: int | None = None
+    captured_bytes: int | None = None
 
 
 def _plan() -> Plan:

@@ -66,7 +66,7 @@ class Piped:
         used = {pid: s - before.get(pid, 0.0) for pid, s in after.items()}
         nodes_s = sum(used[p.pid] for p in self.started.nodes.processes.values())
         rest_s = sum(used.values()) - nodes_s
-        return Spent(self.rows * (last - first), ended - began, nodes_s, rest_s, 0, 0)
+        return Spent(self.rows * (last - first), ended - began, nodes_s, rest_s)
 
     def _newest(self) -> int:
         return max((int(file.name) for file in self._commits.glob("[0-9]*")), default=-1)

@@ -71,7 +71,7 @@ def _figures(spent: Spent) -> dict[str, Any]:
         "cpu_s_per_100k": round((spent.nodes_s + spent.driver_s) / per, 5),
         "nodes_cpu_s_per_100k": round(spent.nodes_s / per, 5),
         "captures": spent.captures,
-        "captured_mb": round(spent.captured_bytes / 1e6, 1),
+        "captured_mb": None if spent.captured_bytes is None else round(spent.captured_bytes / 1e6, 1),
         "load": round(os.getloadavg()[0], 1),
     }
 
