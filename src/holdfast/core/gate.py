@@ -17,6 +17,7 @@ changed anything; a machine's own inconsistency still stops it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,8 @@ class Gate:
     """What one machine holds messages against: a `View`."""
 
     __slots__ = (
-        "_fence_of", "_impossible", "fence", "is_node", "record_of", "seen", "takes", "term_of", "topology", "who",
+        "_accepted", "_fence_of", "_impossible", "fence", "is_node", "record_of", "seen", "takes", "term_of",
+        "topology", "who",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +56,7 @@ class Gate:
         term: Callable[[], int] = lambda: 0,
         fence_of: Callable[[Asset], int] = lambda stage: 0,
         impossible: Callable[[Record], str] = lambda record: "",
+        accepted: Callable[[], Record] | None = None,
     ) -> None:
         self.who = who
         self.topology = topology
@@ -64,8 +67,10 @@ class Gate:
         self.term_of = term
         self._fence_of = fence_of
         self._impossible = impossible
-        #: Every node that a record has named so far, by the version up to which that was looked at.
-        self.seen: tuple[int, set[Name]] = (-1, set())
+        #: A member of a record that is accepted here, and decided elsewhere, speaks before its decision is heard here.
+        self._accepted = accepted or self.record_of
+        #: Every node that a record has named so far, and the last two records that were looked at.
+        self.seen: tuple[deque[tuple[int, int]], set[Name]] = (deque(maxlen=2), set())
 
     @property
     def record(self) -> Record:
@@ -83,6 +88,7 @@ class Gate:
 
     def objection(self, source: Address, message: Message) -> str:
         """Why this message is not taken; empty: nothing is wrong with it."""
+        self._look_at(self._accepted())
         self._look_at(self.record)
         if not is_address(source):
             return f"{shown(source)} is not an address"
@@ -142,14 +148,14 @@ class Gate:
         return name_of(source) in self.seen[1]
 
     def _look_at(self, record: Record) -> None:
-        version, names = self.seen
-        if record.version != version:
+        looked_at, names = self.seen
+        if record.rank not in looked_at:
+            looked_at.append(record.rank)
             names.update(record.members)
             names.update(name_of(seat) for place in record.places.values() for seat in place.holders)
-            self.seen = (record.version, names)
 
     def refuse(self, source: Address, message: Message, why: str, ready: Ready) -> None:
-        ready.notes.append(notes.Objected(self.who, type(message).__name__, shown(source), why[:300]))
+        ready.notes.append(notes.Objected(type(message).__name__, shown(source), why[:300], self.who))
 
 
 def hand_to(machine: Any, gate: Gate, source: Address, message: Message, now_ns: int, ready: Ready) -> None:

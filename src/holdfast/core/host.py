@@ -368,7 +368,7 @@ class Host:
             return
         why = head.whole_objection(logged=self.topology.has_store)
         if why:
-            ready.notes.append(notes.Objected(self.seat, "Capture", arriving.source, why))
+            ready.notes.append(notes.Objected("Capture", arriving.source, why, self.seat))
             return
         fits = copy.fits(head)
         if fits:

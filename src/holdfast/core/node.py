@@ -99,8 +99,7 @@ class Node:
         self.impossible: Record | None = None
         #: Since when (as coordinator) something is without a backup; 0: nothing is.
         self.unprotected_since_ns = 0
-        #: When each report was last sent.
-        self.told: dict[m.Message, int] = {}
+        self.told: dict[m.Message, int] = {}  # when each report was last sent
         #: Which suspicions were said to wait, and why, under the present record.
         self.said: dict[tuple[type[notes.Note], Name], None] = {}
         self.election = Election(name, config, found.vote.term, found.vote.voted_for, found.record)
@@ -117,6 +116,7 @@ class Node:
             term=lambda: self.election.term,
             fence_of=lambda stage: self.ledgers[ledger_of(stage)].page.fence,
             impossible=self.host.impossible,
+            accepted=lambda: self.election.accepted,
         )
         self.refusals: dict[type, Handler] = {
             kind: getattr(part, kind.refusal)

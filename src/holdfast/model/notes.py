@@ -49,10 +49,10 @@ class Objected(Note, frozen=True):
 
     checked = True
     told = Told("refused-message", "A message {kind} from {source} was refused: {why}.", 5)
-    who: Address
     kind: str
     source: str
     why: str
+    who: Address
 
 
 # --- members, and who decides -----------------------------------------------------------------------------------------

@@ -57,7 +57,6 @@ class SparkTask:
 
 def send_task(
     world: World,
-    driver: Address,
     host: Name,
     piece: Piece,
     record: Record,
@@ -80,7 +79,7 @@ def send_task(
     home = name_of(place.primary) if place.primary else Name("")
     errand = Errand(asked, piece.shard, home, record.version, world.names, LIMITS, world.now_ns)
     task = SparkTask(world, errand, on_over)
-    task.process = process = Process(f"{driver}/{number}", host, task, None)
+    task.process = process = Process(f"{driver_of(asset_id(consumer[0]), consumer[1])}/{number}", host, task, None)
     world.add(process)
     return process
 
@@ -227,7 +226,7 @@ class SinkQuery:
 
         life.tasks += 1
         who = (self.spec.id, epoch)
-        send_task(self.world, life.process.address, life.process.host, piece, reader.record, who, life.tasks, over)
+        send_task(self.world, life.process.host, piece, reader.record, who, life.tasks, over)
 
     def _on_task(self, life: SinkLife, reader: Reader, batch: int, piece: Piece, errand: Errand) -> None:
         if errand.answer is None:
@@ -327,7 +326,7 @@ class LookQuery:
             else:
                 self.world.call(self.look.pause_ms * MS, lambda: self._next(record))
 
-        send_task(self.world, self.spec.id, Name(self.spec.id), piece, record, (self.spec.id, 0), self.tasks, over)
+        send_task(self.world, Name(self.spec.id), piece, record, (self.spec.id, 0), self.tasks, over)
 
     def _over(self, failed: str) -> None:
         self.done, self.failed = True, failed

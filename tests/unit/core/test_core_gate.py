@@ -250,6 +250,17 @@ def test_what_a_right_peer_says_passes():
     assert made.record.version == 2
 
 
+def test_a_member_of_an_accepted_record_may_speak_before_its_decision_is_heard():
+    """Seed 8503231: a node that had joined ran a copy at once; its subscription overtook the beat with the decision."""
+    made = node()
+    asks = m.Subscribe(edge="u0.0", consumer="v0", epoch=2, at=0, ack=0, seat="n3#1")
+    assert refused(hear(made, "n3#1", asks))
+    joined = replace(moved("v0", primary="n3#1", backup=None, epoch=2), term=1, members={**FIRST.members, "n3": 1})
+    hear(made, "n1#1", m.Append(term=1, record=joined, commit=1))
+    assert made.record.version == 1
+    assert not refused(hear(made, "n3#1", asks))
+
+
 def test_a_life_is_known_by_what_it_said_right_and_not_by_what_was_refused():
     """A refused message under the name of a life that never was kept the right node from starting, for good."""
     made = node()
