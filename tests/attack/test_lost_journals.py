@@ -22,9 +22,13 @@ def pair(tmp_path: Path) -> Iterator[Nodes]:
     nodes.wait_up()
     nodes.begin()
     nodes.until("a record that both decided", lambda: nodes.status("n1")["version"] > 1)
-    nodes.until("a first commit", lambda: any(le["batch"] >= 0 for le in nodes.status("n1")["ledgers"].values()))
+    nodes.until("a first commit", lambda: committed(nodes, "n1") >= 0)
     yield nodes
     nodes.close()
+
+
+def committed(nodes: Nodes, name: str) -> int:
+    return max((ledger["batch"] for ledger in nodes.status(name)["ledgers"].values()), default=-1)
 
 
 def told(nodes: Nodes, name: str, kind: str) -> list[str]:
@@ -61,3 +65,30 @@ def test_a_node_that_kept_its_journal_comes_back_and_nobody_waits_any_more(pair:
     pair.wait_up("n0")
     pair.until("n0 to be a member again", lambda: pair.status("n1")["members"].get("n0") == 2)
     pair.until("n1 to go on", lambda: not pair.status("n1")["waits_for"])
+    pair.finish()
+    assert pair.difference() == ""
+
+
+@pytest.mark.parametrize("lost", ["journal", "half of it", "all"])
+def test_three_nodes_go_on_without_the_one_that_has_lost_its_journal_and_lose_no_row(tmp_path: Path, lost: str):
+    nodes = Nodes(tmp_path, layered_plan(shards=2, tops=1), 3, rate=500, settings={"metrics_port": -1})
+    try:
+        nodes.start()
+        nodes.wait_up()
+        nodes.begin()
+        nodes.until("some batches", lambda: any(committed(nodes, name) > 3 for name in nodes.names))
+        home = nodes.dir / "nodes" / "n0"
+        nodes.kill("n0")
+        if lost == "all":
+            shutil.rmtree(home)
+        elif lost == "journal":
+            (home / "journal").unlink()
+        else:
+            (home / "journal").write_bytes((home / "journal").read_bytes()[:100])
+        nodes.processes["n0"] = again = nodes.spawn("n0")
+        assert again.wait(60) == DAMAGED
+        nodes.until("the others to have all of it", lambda: "n0" not in nodes.status("n1")["members"])
+        nodes.finish()
+        assert nodes.difference() == ""
+    finally:
+        nodes.close()

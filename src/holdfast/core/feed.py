@@ -31,6 +31,7 @@ class Feed:
         "heard_ns",
         "next",
         "paused",
+        "planned",
         "query",
         "seat",
     )
@@ -62,6 +63,8 @@ class Feed:
         self.heard_ns = 0
         #: This consumer starts empty, and does not know from where: it asks for that, and for nothing else.
         self.paused = paused
+        #: How far an earlier life of this reader had planned.
+        self.planned = 0
 
     def start(self, at: int) -> None:
         """An empty start: this is where the edge goes on."""
@@ -81,6 +84,7 @@ class Feed:
                 query=self.query,
                 seat=self.seat,
                 paused=paused or self.paused,
+                planned=self.planned,
             )
             ready.send.append((producer, message))
 
@@ -108,7 +112,7 @@ class Feed:
 class Tap:
     """A producer's end for one consumer: how far it has streamed, and how far it may."""
 
-    __slots__ = ("address", "asked", "bare", "cursor", "epoch", "limit")
+    __slots__ = ("address", "asked", "bare", "cursor", "epoch", "limit", "stands")
 
     def __init__(self) -> None:
         self.address: Address = ""
@@ -116,6 +120,8 @@ class Tap:
         #: Where the consumer stood when it last spoke; how far it was sent; how far it may be.
         self.asked = 0
         self.cursor = 0
+        #: Where it stands, or will: as far as an earlier life of it had planned.
+        self.stands = 0
         self.limit = 0
         self.bare = False
 
@@ -123,6 +129,7 @@ class Tap:
         self.address = address
         self.epoch = message.epoch
         self.asked = self.cursor = message.at
+        self.stands = max(message.at, message.planned)
         self.limit = message.at + credit_max
         self.bare = message.bare
 

@@ -135,8 +135,8 @@ class Outlet:
         return any(at > position for at in found) if found else None
 
     def stands(self, edge: Edge, consumer: Consumer) -> int | None:
-        """Where this consumer has said that it stands; None: it has not, at this epoch of the shard."""
-        known = (tap.asked for key, tap in self.taps.items() if key[:2] == (edge, consumer) and tap.address)
+        """How far this consumer says that it has read, or planned to; None: it has not, at this epoch of the shard."""
+        known = (tap.stands for key, tap in self.taps.items() if key[:2] == (edge, consumer) and tap.address)
         return max(known, default=None)
 
     def _forget_older(self, edge: Edge, consumer: Consumer, epoch: int) -> None:

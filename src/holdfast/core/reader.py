@@ -60,6 +60,7 @@ class Reader:
         start: dict[Edge, int],
         now_ns: int,
         marks: dict[Edge, int] | None = None,
+        planned: dict[Edge, int] | None = None,
     ) -> None:
         self.spec = spec
         self.topology = topology
@@ -70,6 +71,8 @@ class Reader:
         self.feeds = {
             e: Feed(e, spec.id, epoch, start.get(e, 0), config.credit_max, bare=True, query=query) for e in spec.edges
         }
+        for edge, position in (planned or {}).items():
+            self.feeds[edge].planned = position
         #: What is not committed yet, without rows.
         self.buffers: dict[Edge, deque[Block]] = {e: deque() for e in spec.edges}
         #: Watermark of each edge at what is committed.

@@ -37,6 +37,8 @@ class Subscribe(Message, frozen=True, kw_only=True):
     seat: Seat = NO_SEAT
     #: Stream nothing: only say (`Here`) from where this consumer could go on.
     paused: bool = False
+    #: An earlier life of this reader had planned a batch up to here, and may have written rows of it.
+    planned: Position = 0
 
     def objection(self, source: Address, view: View) -> str:
         if self.ack > self.at:
@@ -44,7 +46,7 @@ class Subscribe(Message, frozen=True, kw_only=True):
         return (
             _not_read(self.edge, self.consumer, view)
             or epoch_ahead(view, asset_id(self.consumer), self.epoch)
-            or position_ahead(view, self.edge, self.at)
+            or position_ahead(view, self.edge, max(self.at, self.planned))
         )
 
 

@@ -154,7 +154,10 @@ class SinkQuery:
     def _begin(self, address: Address, host: Name, epoch: int, record: Record) -> None:
         self.lives += 1
         world = self.world
-        reader = Reader(self.spec, epoch, world.topology, world.config, record, self.start, world.now_ns, self.marks)
+        planned = self.planned.get(self.committed + 1)
+        reader = Reader(
+            self.spec, epoch, world.topology, world.config, record, self.start, world.now_ns, self.marks, planned
+        )
         process = Process(address, host, reader, None)
         self.life = life = SinkLife(process, epoch, self.committed, self.start)
         world.add(process)

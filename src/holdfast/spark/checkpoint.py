@@ -121,6 +121,18 @@ def plan_of(directory: Path, batch: int) -> str:
     return (directory / "offsets" / str(batch)).read_text()
 
 
+def last_planned(directory: Path) -> dict:
+    """What the newest batch that Spark has planned goes up to, of all its sources; empty if none was ever planned."""
+    planned = _batches(directory / "offsets")
+    try:
+        found = source_offsets(plan_of(directory, planned[-1])) if planned else []
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{directory} cannot be read", detail=f"Batch {planned[-1]}: {error}", hint="Bring the file back."
+        ) from error
+    return {key: value for offset in found if isinstance(offset, dict) for key, value in offset.items()}
+
+
 def last_committed(directory: Path) -> int:
     """The last batch in Spark's commit log, -1 if there is none."""
     return max(_batches(directory / "commits"), default=-1)

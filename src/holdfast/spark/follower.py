@@ -21,6 +21,7 @@ from holdfast.model.record import Record
 from holdfast.model.topology import ReaderSpec
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
+from holdfast.spark.checkpoint import last_planned
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import RowsGone
 from holdfast.spark.hand_over import ask_config, ask_record
@@ -96,6 +97,7 @@ class Follower:
             positions,
             time.monotonic_ns(),
             marks,
+            _planned(settings, spec.edges),
         )
         disk = GapFiles(Path(settings.directory)) if settings.epoch and settings.directory else None
         self._loop = MachineLoop(machine, self.peer.send, disk=disk, on_step=self._stepped, name=self.peer.address)
@@ -191,6 +193,14 @@ class Follower:
         if self._loop is not None:
             self._loop.stop()
         self.peer.close()
+
+
+def _planned(settings: ReadOptions, edges: tuple[Edge, ...]) -> dict[Edge, int]:
+    """How far earlier lives of this stage had planned, by Spark's own log; nobody knows how much of it they wrote."""
+    if not (settings.epoch and settings.directory):
+        return {}
+    found = last_planned(Path(settings.directory) / "checkpoints" / settings.consumer)
+    return {edge: int(found[edge][0]) for edge in edges if edge in found}
 
 
 def of_another_run(detail: str) -> HoldfastError:

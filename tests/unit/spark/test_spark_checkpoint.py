@@ -161,5 +161,17 @@ def test_temporary_files_and_checksums_of_spark_are_no_batches(files):
     assert checkpoint.last_committed(files.path) == 1
 
 
+def test_what_was_planned_last_is_known_of_all_sources(tmp_path):
+    assert checkpoint.last_planned(tmp_path) == {}
+    (tmp_path / "offsets").mkdir()
+    for batch, ends in ((9, (3, 4)), (10, (5, 6))):
+        lines = [json.dumps({f"u{i}.0": [end, 0]}) for i, end in enumerate(ends)]
+        (tmp_path / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *lines, "-", "7"]))
+    assert checkpoint.last_planned(tmp_path) == {"u0.0": [5, 0], "u1.0": [6, 0]}
+    (tmp_path / "offsets" / "11").write_text("v1\n{}\n{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        checkpoint.last_planned(tmp_path)
+
+
 def test_offsets_of_several_sources_are_read_apart():
     assert checkpoint.source_offsets(plan('{"offset":1}') + '\n-\n{"a":[1,2]}') == [{"offset": 1}, None, {"a": [1, 2]}]
