@@ -23,6 +23,7 @@ def pytest_configure(config):
 
 #: Files whose tests start whole clusters, most with several JVMs: side by side they would only wait for each other.
 CLUSTERS = (
+    "test_attacked_run",
     "test_cli_nodes",
     "test_core_conformance",
     "test_cut_network",
