@@ -81,7 +81,7 @@ class Checker:
         self.own: dict[Address, Invariants] = {}
         #: Where an edge left the reference because rows are missing, and how far it had been emitted before (the
         #: reference may be ahead of that); what came after, by position; every row of it.
-        self.left_at: dict[Edge, int] = {}
+        self.left_at = self.reference.left_at
         self.emitted_to: dict[Edge, int] = {}
         self.after: dict[Edge, dict[int, Block]] = {}
         self.rows_at: dict[Edge, dict[tuple[int, int], int]] = {}

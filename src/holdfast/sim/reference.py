@@ -38,6 +38,8 @@ class Reference:
         #: Rows that some operator cannot take; and which blocks that have one are skipped (False: taken).
         self.poison = poison
         self.skips: dict[tuple[Asset, Edge, int], bool] = {}
+        #: Where the shards have left it, by edge: behind a gap others have to say what is right.
+        self.left_at: dict[Edge, int] = {}
         self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter(), sum_max) for u in topology.shards}
 
     def add(self, edge: Edge, block: Block) -> None:
@@ -69,7 +71,8 @@ class Reference:
 
     def is_open(self, edge: Edge, start: int) -> bool:
         """Is it not known yet what belongs there, because a block before it may be skipped?"""
-        return start not in self.at[edge] and self._waits(maker_of(edge)) is not None
+        is_mine = start < self.left_at.get(edge, start + 1)
+        return is_mine and start not in self.at[edge] and self._waits(maker_of(edge)) is not None
 
     def _waits(self, shard: Asset) -> tuple[Asset, tuple[Edge, int]] | None:
         """Which block of this shard, or of one that feeds it, waits for a decision?"""
