@@ -49,6 +49,7 @@ CLUSTERS = (
     "test_spark_masters",
     "test_spark_port",
     "test_spark_reader",
+    "test_spark_restarts",
     "test_spark_standbys",
     "test_spark_tls",
     "test_spilling",

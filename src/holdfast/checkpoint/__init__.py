@@ -9,7 +9,7 @@ Nothing here does I/O: what is to be done with a store is yielded (`store/plan.p
 """
 
 from holdfast.checkpoint.head import HeadEntry, ShardHead
-from holdfast.checkpoint.manifest import CheckpointManifest, Fit, Stand, stand_of
+from holdfast.checkpoint.manifest import CheckpointManifest, Fit, Stand, head_of, stand_of
 from holdfast.checkpoint.restore import RestoredState, restore, restore_operator
 from holdfast.checkpoint.tenure import Tenure, claim, clear, collect, publish, settle, sweep
 from holdfast.checkpoint.write import BuiltOn, PagedJob, fit_of, take
@@ -28,6 +28,7 @@ __all__ = [
     "clear",
     "collect",
     "fit_of",
+    "head_of",
     "publish",
     "restore",
     "restore_operator",

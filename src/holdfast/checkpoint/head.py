@@ -24,7 +24,7 @@ import msgspec
 import xxhash
 
 from holdfast.errors import ConfigError, CorruptPageError, FencedError, StateError, check
-from holdfast.model.ids import Asset
+from holdfast.model.ids import Asset, Edge
 
 MAGIC = b"HFHD"
 FORMAT = 1
@@ -46,6 +46,10 @@ class HeadEntry(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     #: The checkpoint that it goes on from; -1: it has everything itself.
     base: int = -1
+    #: How many elements of all inputs it has consumed: one that has consumed less never follows one that has more.
+    consumed: int = 0
+    #: The last batch of every stage that it has consumed, by edge: later ones are needed from the log.
+    batches: dict[Edge, int] = {}
     #: Milliseconds since 1970: when its state was taken, and when everything was written.
     taken_ms: int = 0
     written_ms: int = 0
@@ -80,6 +84,11 @@ class ShardHead(msgspec.Struct, frozen=True, kw_only=True):
     def good(self) -> tuple[HeadEntry, ...]:
         """Those that can be restored, as far as we know; the newest first."""
         return tuple(e for e in sorted(self.entries, key=lambda e: -e.sequence) if not e.aside)
+
+    @property
+    def consumed(self) -> int:
+        """What the newest good one has consumed."""
+        return self.good[0].consumed if self.good else 0
 
     @property
     def files(self) -> frozenset[str]:

@@ -4,9 +4,9 @@ It is self-contained. An incremental checkpoint does not say "as before, but": i
 in files of earlier checkpoints. So a restore reads one manifest, each file it needs is known beforehand, and no chain
 can be cut in the middle. (24 bytes a page: 39 KB for 100 MB of state on pages of 64 KiB.)
 
-Beside the pages it has the capture without its state (`Stand`): where inputs and outputs stood, watermarks, the commits
-of ledgers; and what tells whether the state fits who wants it: fingerprint of the operator, schema, page size,
-deployment, format. Rows of output queues are parts, files of their own with a digest.
+Beside the pages it has where inputs and outputs stood, watermarks and batches (`Stand`); and what tells whether the
+state fits who wants it: fingerprint of the operator, schema, page size, deployment, format. Rows of output queues are
+parts, files of their own with a digest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from holdfast.checkpoint.keys import is_file_name, made_by
 from holdfast.errors import ConfigError
 from holdfast.model.block import WATERMARK_MIN
 from holdfast.model.ids import Asset, Edge
-from holdfast.model.messages import Capture
-from holdfast.model.parts import CommitRecord, HandedPart, OutputPart
+from holdfast.model.parts import CheckpointHead, OutputPart
 
 MAGIC = b"HFMF"
 FORMAT = 1
@@ -31,30 +30,33 @@ MANIFEST_BYTES_MAX = 1 << 30
 
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
-    """A capture without its state: where its shard stood. Rows of blocks are not in here, but in parts."""
+    """Where a shard stood. Rows of its output queues are not in here, but in a part."""
 
     epoch: int = 0
-    round: int = 0
     positions: dict[Edge, int] = {}
     watermarks: dict[Edge, int] = {}
     gap: tuple[int, int] = (0, WATERMARK_MIN)
     outputs: dict[Edge, OutputPart] = {}
-    handed: dict[Edge, HandedPart] = {}
-    #: The last commit of every stage that hands rows to this shard: where its source goes on.
-    commits: tuple[CommitRecord, ...] = ()
+    #: The last batch that was consumed of each edge from a stage.
+    batches: dict[Edge, int] = {}
 
 
-def stand_of(capture: Capture, commits: tuple[CommitRecord, ...] = ()) -> Stand:
-    """What a capture says beside its state; its rows are left to the caller, as a part."""
+def stand_of(head: CheckpointHead, epoch: int) -> Stand:
+    """What the core says of a checkpoint beside its state; its rows are left to the caller, as a part."""
     return Stand(
-        epoch=capture.epoch,
-        round=capture.round,
-        positions=dict(capture.to),
-        watermarks=dict(capture.watermarks),
-        gap=capture.gap,
-        outputs={edge: msgspec.structs.replace(part, blocks=()) for edge, part in capture.outputs.items()},
-        handed={edge: msgspec.structs.replace(part, sealed=(), held=()) for edge, part in capture.handed.items()},
-        commits=commits,
+        epoch=epoch,
+        positions=dict(head.to),
+        watermarks=dict(head.watermarks),
+        gap=head.gap,
+        outputs={edge: msgspec.structs.replace(part, blocks=()) for edge, part in head.outputs.items()},
+        batches=dict(head.batches),
+    )
+
+
+def head_of(stand: Stand, outputs: dict[Edge, OutputPart]) -> CheckpointHead:
+    """And back, with the rows of that part."""
+    return CheckpointHead(
+        to=stand.positions, watermarks=stand.watermarks, gap=stand.gap, outputs=outputs, batches=stand.batches
     )
 
 

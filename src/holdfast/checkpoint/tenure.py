@@ -180,6 +180,7 @@ def publish(tenure: Tenure, job: Job) -> Steps[HeadEntry]:
         sequence=sequence, epoch=manifest.epoch, manifest_bytes=len(raw), manifest_digest=digest_of(raw),
         files=manifest.names, own_bytes=manifest.own_bytes + len(raw), state_bytes=manifest.state_bytes,
         base=manifest.base, taken_ms=manifest.taken_ms, written_ms=job.written_ms(),
+        consumed=sum(manifest.stand.positions.values()), batches=manifest.stand.batches,
     )  # fmt: skip
     yield from _change(tenure, lambda h: heads.published(h, entry), lambda h: h.entry(sequence) is not None)
     tenure.tried, tenure.debris = 0, []

@@ -220,7 +220,7 @@ def _manifest_told(manifest: CheckpointManifest, found: inspect.Survey) -> dict[
         "positions": stand.positions,
         "watermarks": stand.watermarks,
         "outputs": {edge: f"{part.trimmed} to {part.next}" for edge, part in stand.outputs.items()},
-        "commits": {one.query: f"batch {one.batch}" for one in stand.commits},
+        "batches": stand.batches,
         "files": inspect.files_of(manifest, found.sizes),
     }
 

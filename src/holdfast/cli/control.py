@@ -16,7 +16,7 @@ from holdfast.model.ids import name_of
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
-from .story import read_events
+from .story import read_events, write_event
 from .watch import cluster_status, failures_of
 
 LOOK_S = 0.5
@@ -134,6 +134,7 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
                 return
             continue
         if not waiting:
+            tell_finished(run)
             return
         _check_failures(run, waiting, failed, tell)
         if tell and waiting != shown:
@@ -197,6 +198,12 @@ def _finish_ports(run: RunFile, limit_s: float) -> None:
             from holdfast.spark.port import finish
 
             finish(Target(run=way, directory=run.dir, plan=plan, stage=stage, wait_s=limit_s))
+
+
+def tell_finished(run: RunFile) -> None:
+    """Once: whoever sees it first tells it. A run that has finished does not go on."""
+    if not has_finished(run):
+        write_event(run.path, "finished", "Every stage has finished, and everything is written.")
 
 
 def has_finished(run: RunFile) -> bool:

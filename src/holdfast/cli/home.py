@@ -23,10 +23,13 @@ NODES_LIMIT_S = 3.0
 
 
 class RunHome:
-    """The directory of a run that is about to start, locked, and empty but for logs and the user's own files."""
+    """The directory of a run that is about to start, locked, and empty but for logs and the user's own files; or of one
+    that goes on."""
 
-    def __init__(self, directory: Path, file: Path, *, fresh: bool) -> None:
+    def __init__(self, directory: Path, file: Path, *, fresh: bool = False, goes_on: bool = False) -> None:
         self._keep = [file]
+        #: What is there is needed: the run that was here goes on.
+        self._goes_on = goes_on
         #: Directories that were not there before, the innermost first.
         self._new = [path for path in (directory.absolute(), *directory.absolute().parents) if not path.exists()]
         lock: Lock | None = None
@@ -38,7 +41,11 @@ class RunHome:
                 f"a run is under way in {directory}",
                 f"`holdfast stop {directory}` ends it; or give another --dir.",
             )
-            self._clear(directory, fresh)
+            if goes_on:
+                _check_ended(directory)
+                _check_no_nodes(directory)
+            else:
+                self._clear(directory, fresh)
         except OSError as error:
             _release(lock)
             raise ConfigError(f"{directory} cannot be used", detail=str(error), hint="Give another --dir.") from None
@@ -53,9 +60,8 @@ class RunHome:
             if not fresh:
                 raise ConfigError(
                     f"{directory} holds an earlier run",
-                    detail="State is kept in the nodes' memory, so a run that has ended cannot be continued.",
-                    hint="--fresh removes it (its checkpoints and logs, not what its sinks wrote), "
-                    "or give another --dir.",
+                    hint=f"`holdfast run {directory}` goes on with it, if it had a store; --fresh removes it (its "
+                    "checkpoints and logs, not what its sinks wrote); or give another --dir.",
                 )
             self._keep += _check_ended(directory)
         elif not fresh and (found := made_in(directory, self._keep, but_logs=True)):
@@ -70,7 +76,8 @@ class RunHome:
 
     def undo(self) -> None:
         """A start that failed: what it made goes, but for its logs, which say why it failed."""
-        remove(made_in(self.path, self._keep, but_logs=True))
+        if not self._goes_on:
+            remove(made_in(self.path, self._keep, but_logs=True))
         self.release()
         with suppress(OSError):  # what is not empty stays
             for path in self._new:

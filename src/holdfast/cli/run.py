@@ -31,17 +31,17 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
-from holdfast.runtime.config import make_config
+from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.signals import on_end
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
 
 from .alone import run_alone
-from .control import unfinished
+from .control import has_finished, tell_finished, unfinished
 from .home import RunHome
 from .planning import check_file, plan_file
-from .runs import RUNS, RunFile, process_started
+from .runs import RUNS, RunFile, process_started, read_run
 from .story import read_events, write_event
 from .watch import cluster_status, failing, status_view
 
@@ -62,6 +62,8 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     conf: tuple[str, ...] = ()
     standby: bool = True
     restart_s: float | None = 3.0
+    #: URL of a store that outlives all nodes.
+    store: str = ""
     #: Further settings of every node, as TOML: `heartbeat = "50 ms"`. They win over the flags above.
     settings: tuple[str, ...] = ()
 
@@ -118,6 +120,41 @@ def start_run(
         raise
 
 
+def go_on(
+    directory: Path,
+    restart_s: float | None = 3.0,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
+    """Start the nodes of a run again that has ended, however: its state is in its store, the rest in its directory."""
+    before = read_run(directory)
+    if not before.settings.get("store"):
+        raise ConfigError(
+            f"the run in {directory} cannot go on",
+            detail="It had no store: its state was in the memory of its nodes.",
+            hint="Start it with --store next time (docs/checkpoints.md). --fresh starts anew.",
+        )
+    if has_finished(before):
+        raise ConfigError(f"the run in {directory} has finished", hint="`holdfast verify` looks at what it wrote.")
+    home = RunHome(directory, Path(before.source), goes_on=True)
+    try:
+        plan = read_plan(home.path / "plan.json")
+        _warm(home.path, told)
+        names: list[str] = sorted(before.endpoints)
+        nodes = LocalNodes(home.path, names, deployment=plan.query, settings=before.settings, restart_s=restart_s)
+        try:
+            run = _describe(Path(before.source), home.path, plan, nodes, before.settings, before.cwd)
+            tell(f"starting {len(names)} nodes, which read their state from {before.settings['store']}")
+            nodes.start(told)
+        except BaseException:
+            nodes.stop()
+            raise
+    except BaseException:
+        home.undo()
+        raise
+    return LocalRun(run, plan, nodes, [], home)
+
+
 def _start(
     file: Path,
     home: RunHome,
@@ -151,17 +188,20 @@ def _start(
     return LocalRun(run, plan, nodes, warnings, home)
 
 
-def _describe(file: Path, directory: Path, plan: Plan, nodes: LocalNodes, settings: dict[str, Any]) -> RunFile:
+def _describe(
+    file: Path, directory: Path, plan: Plan, nodes: LocalNodes, settings: dict[str, Any], cwd: str = ""
+) -> RunFile:
     """Leave `run.json`."""
     run = RunFile(
         pipeline=plan.pipeline,
         source=str(file.resolve()),
-        cwd=os.getcwd(),
+        cwd=cwd or os.getcwd(),
         endpoints=nodes.endpoints,
         deployment=plan.query,
         metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
         secret_file=str(nodes.secret_file),
         conf=settings["conf"],
+        settings=settings,
         supervisor=os.getpid(),
         supervisor_started=process_started(os.getpid()),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -186,6 +226,8 @@ def _warm(directory: Path, told: threading.Event | None) -> None:
 def _settings(options: RunOptions) -> dict[str, Any]:
     """Settings of every node, checked before anything is started."""
     found: dict[str, Any] = {"master": options.master, "standby": options.standby}
+    if options.store:
+        found["store"] = options.store
     conf = dict(_pair(pair) for pair in options.conf)
     for text in options.settings:
         try:
@@ -223,7 +265,9 @@ def until_told() -> Iterator[threading.Event]:
 
 
 def run_command(
-    file: Annotated[Path, typer.Argument(help="Python file that makes the pipeline.")],
+    file: Annotated[
+        Path, typer.Argument(help="Python file that makes the pipeline; or the directory of a run that goes on.")
+    ],
     nodes: Annotated[int, typer.Option(help="Nodes on this machine; three or more can replace each other.")] = 4,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where the run lives (default: ./holdfast-run/FILE).")
@@ -233,6 +277,10 @@ def run_command(
     conf: Annotated[list[str] | None, typer.Option(help="Spark setting key=value (repeatable).")] = None,
     standby: Annotated[bool, typer.Option(help="Keep a warm Spark driver of every stage on a second node.")] = True,
     restart: Annotated[float, typer.Option(help="Seconds after which a dead node is started again; -1: never.")] = 3.0,
+    store: Annotated[
+        str,
+        typer.Option(help="Where state outlives all nodes (file:///DIR, hdfs://..., s3://...)."),
+    ] = "",
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
@@ -252,6 +300,8 @@ def run_command(
                holdfast run netmon.py --master spark://127.0.0.1:7077 --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --explain
+               holdfast run netmon.py --store file:///mnt/shared/netmon
+               holdfast run holdfast-run/netmon          (goes on with a run that was stopped, or died)
     """
     options = RunOptions(
         nodes=nodes,
@@ -261,6 +311,7 @@ def run_command(
         conf=tuple(conf or ()),
         standby=standby,
         restart_s=None if restart < 0 else restart,
+        store=store,
         settings=tuple(setting or ()),
     )
     console = Console(stderr=True)
@@ -269,7 +320,12 @@ def run_command(
         if explain:
             _explain(file, _settings(options)["conf"], as_json, told)
             return
-        started = start_run(file, options, lambda line: console.print(line, highlight=False, markup=False), told)
+        say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
+        if file.is_dir():
+            _check_goes_on(options, wanted is not None)
+            started = go_on(file, options.restart_s, say, told)
+        else:
+            started = start_run(file, options, say, told)
         try:
             _tell_start(started, console, as_json)
             if make_in_background():
@@ -280,6 +336,17 @@ def run_command(
             started.stop()
     if not as_json:
         console.print(f"{started.run.pipeline} {'has finished' if finished else 'is stopped'}.", highlight=False)
+
+
+def _check_goes_on(options: RunOptions, sla: bool) -> None:
+    """A run goes on as it was: flags that would change it are refused, not passed over."""
+    given = msgspec.structs.replace(options, restart_s=RunOptions().restart_s)
+    if given != RunOptions() or sla:
+        raise ConfigError(
+            "a run goes on with the settings that it had",
+            detail="Only --restart and --json can be given with the directory of a run.",
+            hint="A pipeline FILE starts a new one.",
+        )
 
 
 def _explain(file: Path, conf: dict[str, str], as_json: bool, told: threading.Event) -> None:
@@ -368,7 +435,7 @@ def _watch(
             if not show:
                 _tell_failures(failing(status), said, console)
             if started.is_finished():
-                write_event(started.run.path, "finished", "Every stage has finished, and everything is written.")
+                tell_finished(started.run)
                 return True
         return False
     finally:

@@ -52,6 +52,8 @@ class RunFile(msgspec.Struct, kw_only=True):
     tls: TlsFiles | None = None
     #: Spark's settings of the stages: `verify` reads with the same jars and keys.
     conf: dict[str, str] = {}
+    #: Of the nodes that `run` started: how it starts them again when the run goes on.
+    settings: dict[str, Any] = {}
     #: Process of `holdfast run`, which watches over the nodes; 0: nobody does (nodes of their own).
     supervisor: int = 0
     #: When that process started (`process_started`): its number may be somebody else's by now.

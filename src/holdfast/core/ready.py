@@ -169,6 +169,8 @@ class LoadBatches(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
+#: What a node asks of the stable store.
+StoreEffect = PutCheckpoint | LoadCheckpoint | LoadBatches
 Effect = (
     StartStage
     | StopStage
@@ -179,10 +181,8 @@ Effect = (
     | Spill
     | DropSpill
     | SetAside
-    | PutCheckpoint
-    | LoadCheckpoint
+    | StoreEffect
     | LogBatch
-    | LoadBatches
 )
 
 

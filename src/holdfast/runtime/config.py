@@ -21,6 +21,7 @@ from holdfast.model.plan import Plan
 from holdfast.model.protection import Protection
 from holdfast.runtime.net.endpoints import check_endpoint
 from holdfast.runtime.net.security import TlsFiles
+from holdfast.store.url import check_url
 
 _TIME_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
@@ -107,6 +108,17 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: A guest (a reader that is not a sink of the pipeline) may be silent for this time before its rows are given up.
     lease: str = "60 s"
 
+    # --- Stable storage
+    #: URL of a store that outlives all nodes: "file:///mnt/shared/netmon", "hdfs://…", "s3://…" (docs/checkpoints.md).
+    #: With it state is checkpointed there, and a run that has ended, however, can go on. Empty: there is none.
+    store: str = ""
+    #: Settings of the store's own: Hadoop's or obstore's.
+    store_conf: dict[str, str] = {}
+    #: Time between two checkpoints of a shard in the store.
+    checkpoint_every: str = "10 s"
+    #: How many checkpoints of a shard are kept there.
+    checkpoints_kept: int = 3
+
     # --- Balance
     #: How often a node measures the load of its shards and tells the coordinator.
     load_period: str = "5 s"
@@ -151,6 +163,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 mode=self.mode,
                 method=self.method,
                 period_ns=duration_ns(self.capture_period, "capture_period"),
+                checkpoint="paged" if self.store else "none",
+                checkpoint_ns=duration_ns(self.checkpoint_every, "checkpoint_every"),
             ),
             chunk_bytes=size_bytes(self.chunk, "chunk"),
             transfer_bytes_per_s=size_bytes(self.transfer_limit, "transfer_limit") if self.transfer_limit else None,
@@ -167,6 +181,10 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             imbalance_ns=self.imbalance * SECOND // 100,
             standby=self.standby,
         )
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes of a page, and of all pages of a shard."""
+        return size_bytes(self.page, "page"), size_bytes(self.state_limit, "state_limit")
 
     def keep(self) -> tuple[float, int]:
         """How long late rows are kept, in seconds, and how many bytes of them."""
@@ -192,7 +210,13 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "core": msgspec.to_builtins(self.core()),
             "watermark_jump_us": duration_ns(self.watermark_jump, "watermark_jump") // 1_000,
             "late_keep": self.keep(),
+            "store": self.stored,
         }
+
+    @property
+    def stored(self) -> dict[str, Any] | None:
+        """The store, for whoever opens it; None: there is none."""
+        return {"url": self.store, "settings": self.store_conf} if self.store else None
 
     @property
     def shares_driver(self) -> bool:
@@ -217,6 +241,14 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             check_endpoint(endpoint, name)
         self.core()
         self.keep()
+        if self.store:
+            check_url(self.store)
+        if self.checkpoints_kept < 1:
+            raise ConfigError(
+                "setting 'checkpoints_kept' is too small",
+                detail=f"It is {self.checkpoints_kept}.",
+                hint="Keep 2 or more: if one cannot be read, the one before it is used.",
+            )
         for key in ("busy_limit", "child_silence", "start_wait", "standby_delay", "watermark_jump"):
             duration_ns(getattr(self, key), key)
         if self.standby_driver not in ("shared", "own", "auto"):
@@ -225,7 +257,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 detail=f"It is {self.standby_driver!r}.",
                 hint='Write "shared", "own" or "auto".',
             )
-        page, limit = size_bytes(self.page, "page"), size_bytes(self.state_limit, "state_limit")
+        page, limit = self.memory()
         if page & (page - 1) or not PAGE_BYTES_MIN <= page <= PAGE_BYTES_MAX:
             raise ConfigError(
                 "setting 'page' cannot be used",

@@ -10,12 +10,13 @@ from random import Random
 
 import msgspec
 
-from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, LogBatch, PutCheckpoint
+from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, LogBatch, PutCheckpoint, StoreEffect
 from holdfast.model.block import digest_of
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.parts import CheckpointHead, HeldBatch, LoggedBatch
 
-StoreEffect = PutCheckpoint | LoadCheckpoint | LogBatch | LoadBatches
+#: Of nodes and of stages.
+AnyStoreEffect = StoreEffect | LogBatch
 
 
 class StoredState(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class SimStore:
         self.full = False
         self.silent = False
 
-    def do(self, effect: StoreEffect) -> Done:
+    def do(self, effect: AnyStoreEffect) -> Done:
         """What becomes of it, now."""
         ticket = effect.ticket
         if isinstance(effect, LoadCheckpoint):

@@ -43,7 +43,7 @@ from holdfast.sim.network import Network
 from holdfast.sim.operators import SUM_MAX, Meter, Poison, WindowSum
 from holdfast.sim.process import Process, VirtualDisk, Waiting
 from holdfast.sim.spill import LetterBox, SpillDisk, delay_ns
-from holdfast.sim.store import SimStore, StoreEffect
+from holdfast.sim.store import AnyStoreEffect, SimStore
 from holdfast.sim.store import delay_ns as store_delay_ns
 
 _MESSAGE, _WAKE, _SYNC, _CALL, _BACKLOG, _IDLE = range(6)
@@ -421,7 +421,7 @@ class World:
             self.letters[effect.shard].write(effect.blocks)
         self._answer(process, Done(ticket=effect.ticket, ok=not full, why="No space left on device." if full else ""))
 
-    def _ask_store(self, process: Process, effect: StoreEffect) -> None:
+    def _ask_store(self, process: Process, effect: AnyStoreEffect) -> None:
         """It is done at some moment before the answer comes, whatever becomes of whoever asked; or when it comes."""
         wait_ns = store_delay_ns(self.store_rng, self.costs.sync_ns)
         if self.store_rng.random() < 0.5:
@@ -430,7 +430,7 @@ class World:
         else:
             self.call(wait_ns, lambda: self._store_does(process, effect))
 
-    def _store_does(self, process: Process, effect: StoreEffect) -> None:
+    def _store_does(self, process: Process, effect: AnyStoreEffect) -> None:
         if process.alive or self.store_rng.random() < 0.5:
             self._store_answers(process, self.store.do(effect))
 

@@ -20,12 +20,14 @@ from holdfast.model.plan import Plan, digest
 from holdfast.pipeline import Pipeline, load
 from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.config import read_plan
+from holdfast.runtime.stable.batches import open_service
 from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
 from holdfast.spark.session import session
 from holdfast.spark.sink import run_options
 from holdfast.spark.tidy import KEEP, Keep
+from holdfast.store.service import IoService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +43,8 @@ class SparkEngine:
         self.run = run_options(order)
         self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
         self.master: str = order.get("master") or "local[*]"
+        #: The pipeline's store, one for all stages of this process; None: there is none.
+        self.store = _store(order)
         self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
         self.pipeline: Pipeline = load(file_of_run(source, self.directory, self.plan.file))
         name = f"holdfast {self.plan.pipeline} {order.get('node', '')}".strip()
@@ -69,6 +73,13 @@ class SparkEngine:
 
     def wait(self) -> int:
         return self._process.wait()
+
+
+def _store(order: dict[str, Any]) -> IoService | None:
+    if not order.get("store"):
+        return None
+    home = Path(order["dir"]) / "nodes" / str(order.get("node") or "") / "logs"
+    return open_service(order["store"], home / "store-of-stages.log")
 
 
 def _plan(path: Path, known: str) -> Plan:

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.ready import BatchDone, Effect, Opened, StageFailed
+from holdfast.core.ready import BatchDone, Done, Effect, LogBatch, Opened, StageFailed
 from holdfast.core.stage import Phase, RunBatch, StageDriver
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Name, driver_of
 from holdfast.model.parts import CommitRecord
@@ -28,6 +28,8 @@ from holdfast.model.record import Record
 from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
+from holdfast.runtime.stable.batches import BatchLog
+from holdfast.store.service import IoService
 
 #: How often a wait says what it waits for.
 SAY_S = 5.0
@@ -97,6 +99,7 @@ class StageHandOver:
         security: Security,
         say: Say,
         stopping: threading.Event | None = None,
+        store: IoService | None = None,
     ) -> None:
         self.stage = stage
         self.epoch = epoch
@@ -112,12 +115,35 @@ class StageHandOver:
         self._loop = MachineLoop(
             driver,
             self.peer.send,
-            on_effect=self._effects.put,
+            on_effect=self._on_effect,
             on_crash=self._effects.put,
             name=driver.address,
         )
+        #: Where batches are kept before they count, if the pipeline has a store.
+        self._log = BatchLog(store, self._on_logged) if store is not None else None
         #: The ledger's last commit, kept here so that Spark's thread need not ask the loop.
         self.last: CommitRecord | None = None
+
+    def _on_effect(self, effect: Effect) -> None:
+        if not isinstance(effect, LogBatch):
+            self._effects.put(effect)
+        elif self._log is not None:
+            self._log.want(effect)
+        else:
+            self._effects.put(
+                ConfigError(
+                    f"stage {self.stage} does not know the store of this pipeline",
+                    detail="Its batches would have to be kept there before they count.",
+                    hint="Programs that write to a port cannot feed a pipeline with a store yet.",
+                )
+            )
+
+    def _on_logged(self, done: Done) -> None:
+        """On the log's thread. A store that refuses makes the stage wait, and a person has to know why."""
+        assert self._loop is not None
+        if not done.ok:
+            self.say("waiting", what="the store", detail=done.why)
+        self._loop.post(done)
 
     def _received(self, source: str, message: Any) -> None:
         if self._loop is not None:
@@ -190,6 +216,8 @@ class StageHandOver:
             while self._is_sealing() and time.monotonic() < until:
                 self.stopping.wait(0.01)
             self._loop.stop()
+        if self._log is not None:
+            self._log.close()
         self.peer.close()
 
     def _is_sealing(self) -> bool:
@@ -235,6 +263,8 @@ class StageHandOver:
             return f"{phase.value}: no answer from the ledger on {', '.join(asked)}"
         if driver.spoilt:
             return f"{phase.value}: a holder got other rows than were sent to it; the next try goes to every holder"
+        if phase is Phase.DELIVERING and driver.logs and driver.logged != driver.attempt:
+            return f"{phase.value}: the store has not taken the batch"
         undelivered = [s for s in grouped if driver.delivered.get(s) != grouped[s]]
         seats = undelivered if phase is Phase.DELIVERING else driver.unsealed()
         return f"{phase.value}: no answer from {', '.join(sorted(seats)) or 'nobody'}"

@@ -55,6 +55,7 @@ class Base:
         self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
         self.watermark_jump_us = engine.watermark_jump_us
         self.keep = engine.keep
+        self.store = engine.store
         self.master = engine.master
         self.pipeline = engine.pipeline
         self.spark = engine.session(stage.id)
@@ -111,7 +112,14 @@ class Feeding:
     def start(self, epoch: int) -> bool:
         base = self.base
         hand_over = StageHandOver(
-            base.plan, base.stage.id, epoch, base.run.endpoints, base.run.security(), base.say, base.stopping
+            base.plan,
+            base.stage.id,
+            epoch,
+            base.run.endpoints,
+            base.run.security(),
+            base.say,
+            base.stopping,
+            base.store,
         )
         frame = self._frame if self._frame is not None else base.frame(epoch)
         return self.feeding.start(frame, hand_over)

@@ -454,6 +454,7 @@ def test_nodes_that_are_too_busy_to_answer_for_a_moment_do_not_end_a_finish(tmp_
 
     def finish_with(*looks: Any) -> list[str]:
         answers, said = iter(looks), []
+        (tmp_path / "events.jsonl").unlink(missing_ok=True)  # where it says that it has finished
 
         def look(run: Any) -> list[str]:
             answer = next(answers)

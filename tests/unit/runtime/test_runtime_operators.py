@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 
@@ -26,7 +25,6 @@ from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
 from holdfast.runtime.node.letters import first_reason
 from holdfast.runtime.node.operators import ShardOperator
 from holdfast.runtime.node.warm import warm
-from holdfast.state.checkpoint import Checkpoint, write
 
 STATE = StateConfig(page_bytes=4096, limit_bytes=1 << 24)
 
@@ -360,42 +358,3 @@ def test_rows_without_a_window_end_cannot_have_a_window_time():
     top = make("v0")
     with pytest.raises(InputError, match="no event time"):
         top.step("u0.0", ArrowRows([pa.record_batch({"key": [1]})]), to_core(1))
-
-
-# --- the store
-
-
-def tables(made: tuple) -> list[pa.Table | None]:
-    return [rows.table() if len(rows) else None for rows in made]
-
-
-def test_what_a_checkpoint_holds_goes_on_as_if_nothing_had_happened():
-    """The image is of one moment, whatever the operator does while it is written."""
-    op, other = make(), make()
-    feed(op, 0, 500, to_core(50_000))
-    image = op.image()
-    after = feed(op, 500, 900, WATERMARK_MAX)
-    out = io.BytesIO()
-    write(image.snapshot, out, image.meta)
-    image.snapshot.close()
-    other.load([Checkpoint.of_bytes(out.getvalue())])
-    other.restore()
-    again = feed(other, 500, 900, WATERMARK_MAX)
-    assert len(after[0]) > 0
-    assert tables(again) == tables(after)
-
-
-def test_what_was_restored_brings_up_images_of_its_own():
-    op, restored, image = make(), make(), make()
-    feed(op, 0, 500, to_core(50_000))
-    taken, out = op.image(), io.BytesIO()
-    write(taken.snapshot, out, taken.meta)
-    restored.load([Checkpoint.of_bytes(out.getvalue())])
-    restored.skip()
-    cursor = START
-    while cursor != END:
-        chunk, cursor = restored.chunk(cursor, 1 << 12)
-        image.paste(wired(chunk))
-    assert image.op.captured == restored.op.captured
-    ours, theirs = feed(op, 500, 900, WATERMARK_MAX), feed(image, 500, 900, WATERMARK_MAX)
-    assert tables(ours) == tables(theirs)

@@ -11,7 +11,7 @@ the frame, where it is received the rows that kernels put into the state.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import xxhash
@@ -24,6 +24,8 @@ from holdfast.runtime.net.rows import ArrowRows
 if TYPE_CHECKING:
     from holdfast.operators.capture import StateCapture
     from holdfast.operators.chunk import Chunk
+
+T = TypeVar("T")
 
 #: Raised whenever a message cannot be understood by a node of the version before.
 PROTOCOL = 6
@@ -131,6 +133,17 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _decoder = msgspec.msgpack.Decoder(_Frame, ext_hook=_ext_hook)
+
+
+def pack_value(value: Any) -> bytes:
+    """Rows, or what has rows in it, as msgpack: what is kept for longer than a message lives."""
+    return _encoder.encode(value)
+
+
+def unpack_value(raw: Any, what: str, kind: type[T] | Any = Any) -> T:
+    """The same back, as this type; a DecodeError or an error that says what cannot be read."""
+    found = msgspec.msgpack.Decoder(kind, ext_hook=_ext_hook).decode(raw)
+    return _rows(found, what) if kind is Any else found
 
 
 def encode(source: Address, target: Address, message: Message) -> bytearray:

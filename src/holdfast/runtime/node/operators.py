@@ -21,6 +21,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from holdfast.checkpoint.restore import RestoredState
+from holdfast.checkpoint.write import BuiltOn
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check, one_line
 from holdfast.model.ids import Edge, operator_of, port_of
 from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, to_micros
@@ -63,11 +65,15 @@ class Figures:
 
 @dataclass(frozen=True)
 class StateImage:
-    """The state of one moment for a checkpoint (`state/checkpoint.py` writes it). Whoever has written it, or gives it
-    up, closes the snapshot."""
+    """The state of one moment for a checkpoint (`runtime/stable/` writes it). Whoever has written it, or gives it up,
+    closes the snapshot."""
 
     snapshot: Snapshot
     meta: bytes
+    #: What it needs to be read, beside its own pages; None: nothing.
+    base: BuiltOn | None
+    #: Called with what the next one can build on, once this one counts; None: it has to be a full one. From any thread.
+    keep: Callable[[BuiltOn | None], None]
 
 
 def read_schema(raw: bytes) -> pa.Schema:
@@ -112,6 +118,8 @@ class ShardOperator:
         self._ports = len(spec.outputs)
         #: Slices of a large delta that have come and are not pasted yet.
         self._slices: list[StateSlice] = []
+        #: The newest checkpoint of this copy in the store: the next one has only what has changed since.
+        self._stored: BuiltOn | None = None
 
     def _lag(self) -> int:
         if not isinstance(self.op, Join):
@@ -328,11 +336,20 @@ class ShardOperator:
     def image(self) -> StateImage:
         """All pages as they are now: marked, not copied. A page that is changed before it is written is copied then."""
         check(not self.torn, "a state was to be stored that is of no position", self.op.name)
-        return StateImage(*self.op.snapshot())
+        base = self._stored
+        usable = base is not None and base.is_worth_it and base.snapshot.pool is self.op.pool
+        snapshot, meta = self.op.snapshot(base.snapshot if base is not None and usable else None)
+        return StateImage(snapshot, meta, base if usable else None, self._keep)
+
+    def _keep(self, stored: BuiltOn | None) -> None:
+        self._stored = stored
 
     def load(self, image: object) -> None:
-        """Become what a chain of checkpoints holds: a full one, then those that continue it."""
-        self.op.restore(image)  # type: ignore[arg-type]
+        """Become what a checkpoint holds."""
+        check(isinstance(image, RestoredState), "a state was to be loaded that is none", self.op.name)
+        assert isinstance(image, RestoredState)
+        self.op.become(image.pool, image.manifest.meta)
+        self._stored = image.kept
 
     def restore(self) -> None:
         """An image is running state already: lists and indexes are kept up by every paste."""
@@ -370,7 +387,7 @@ def _input_of(edge: Edge, operator: OperatorPlan, plan: Plan) -> int:
 class Factory:
     """Makes the operators of this node's copies, and knows them for status and metrics."""
 
-    def __init__(self, plan: Plan, *, page_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, plan: Plan, page_bytes: int, limit_bytes: int) -> None:
         self.plan = plan
         self.config = StateConfig(page_bytes=page_bytes, limit_bytes=limit_bytes, clock=time.monotonic_ns)
 

@@ -12,7 +12,9 @@ import threading
 import time
 from pathlib import Path
 from random import Random
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
 
 from holdfast.core.invariants import Invariants
 from holdfast.core.node import Node
@@ -26,6 +28,7 @@ from holdfast.core.ready import (
     StandbyReady,
     StartStage,
     StopStage,
+    StoreEffect,
     Unreachable,
     WarmStage,
 )
@@ -37,7 +40,7 @@ from holdfast.model.note import Note
 from holdfast.model.parts import DEAD
 from holdfast.model.plan import Plan, digest
 from holdfast.model.record import NO_RECORD, Record, first_record
-from holdfast.runtime.config import NodeConfig, duration_ns, read_plan, size_bytes
+from holdfast.runtime.config import NodeConfig, duration_ns, read_plan
 from holdfast.runtime.disk.journal import Journal
 from holdfast.runtime.disk.letters import LetterStore
 from holdfast.runtime.disk.lock import Lock, take
@@ -58,6 +61,9 @@ from holdfast.runtime.node.pulse import Pulse
 from holdfast.runtime.node.scarce import Descriptors, last_words
 from holdfast.runtime.node.status import figures, unheard, unheard_text, waiting, waiting_text
 from holdfast.runtime.node.story import Story
+
+if TYPE_CHECKING:
+    from holdfast.runtime.stable.checkpoints import CheckpointStore
 
 BROKEN = 70
 #: How often the thread that spills looks whether the node has ended.
@@ -92,6 +98,7 @@ class NodeProcess:
         self.children: Children | None = None
         self.spill: SpillStore | None = None
         self.letters: LetterStore | None = None
+        self.checkpoints: CheckpointStore | None = None
         self.pulse: Pulse | None = None
         self.story = Story(self.events, self._silent_for_s)
         self.invariants = Invariants()
@@ -201,13 +208,11 @@ class NodeProcess:
         self.warm = True
         self._ask_others(on_disk.life)
         names = tuple(sorted(config.endpoints))
-        factory = Factory(
-            plan, page_bytes=size_bytes(config.page, "page"), limit_bytes=size_bytes(config.state_limit, "state_limit")
-        )
+        factory = Factory(plan, *config.memory())
         self.node = node = Node(
             self.name,
             names,
-            plan.topology,
+            msgspec.structs.replace(plan.topology, has_store=bool(config.store)),
             config.core(),
             factory,
             Random(),
@@ -229,6 +234,10 @@ class NodeProcess:
         self.pulse = Pulse(self.loop, node, self.send, duration_ns(config.busy_limit, "busy_limit"))
         self.spill = SpillStore(self.home / "spill", self.post, self._on_damage)
         self.letters = LetterStore(Path(config.dir) / DEAD, self.name, self.post)
+        if config.store:  # nodes without one load nothing of it
+            from holdfast.runtime.stable.checkpoints import open_checkpoints
+
+            self.checkpoints = open_checkpoints(config, plan, node.seat, factory, self.post, self.events)
         self.children = self._driver_processes()
         for name, endpoint in config.endpoints.items():
             if name != self.name:
@@ -306,6 +315,8 @@ class NodeProcess:
             self.pulse.close()
         if self.loop is not None:
             self.loop.stop()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
         self.desk.close()
         for link in self._links.values():
             link.close()
@@ -359,8 +370,7 @@ class NodeProcess:
             self.post(Unreachable(name, life))
 
     def _silent_for_s(self, name: Name) -> float | None:
-        heard = self._heard.get(name)
-        return None if heard is None else time.monotonic() - heard
+        return time.monotonic() - self._heard[name] if name in self._heard else None
 
     # --- after each step, on the loop's thread
 
@@ -427,6 +437,8 @@ class NodeProcess:
                 spill.want(effect)  # heartbeats leave by this thread: it must not wait for that disk
             case SetAside():
                 letters.want(effect)
+            case _ if isinstance(effect, StoreEffect) and self.checkpoints is not None:
+                self.checkpoints.want(effect)
 
     def _driver_processes(self) -> Children:
         config = self.config

@@ -1,0 +1,259 @@
+"""Checkpoints of a node's shards, written and read beside the loop: effects go in, `Done` comes out.
+
+The core decides when, and whose (`core/protect/paged.py`, `core/restores.py`); what makes a checkpoint count is decided
+in the store, by compare-and-set of a shard's head (`checkpoint/tenure.py`). Here are two threads: one writes, one shard
+at a time, so that a node's checkpoints do not compete with each other; one reads, since whoever waits for a state or
+for rows must not wait behind a write.
+
+A tenure is claimed by the first effect of an epoch. A copy that has taken over does not know what the store has: if a
+checkpoint there has consumed more than the one at hand, that one counts and this one is not written.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.checkpoint import tenure as tenures
+from holdfast.checkpoint.head import HeadEntry
+from holdfast.checkpoint.manifest import Fit, head_of, stand_of
+from holdfast.checkpoint.restore import RestoredState, restore
+from holdfast.checkpoint.tenure import Tenure
+from holdfast.checkpoint.write import PagedJob, fit_of
+from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
+from holdfast.errors import HoldfastError, StateError, one_line
+from holdfast.model.block import Block
+from holdfast.model.ids import Asset, Edge, Seat, operator_of
+from holdfast.model.parts import CheckpointHead, OutputPart
+from holdfast.model.plan import Plan
+from holdfast.runtime.config import NodeConfig
+from holdfast.runtime.net.wire import pack_value, unpack_value
+from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
+from holdfast.runtime.stable import batches
+from holdfast.store.service import IoService
+
+#: The part of a checkpoint with the rows of its output queues.
+OUTPUTS = "outputs"
+#: After this many checkpoints of a shard, its node looks whether the logs of its stages can be shortened.
+FORGET_EVERY = 8
+
+
+class EventWriter(Protocol):
+    """A node's event log."""
+
+    def write(self, event: str, text: str, **fields: Any) -> None: ...
+
+
+class CheckpointStore:
+    """Of one node. `want` never waits; `put` and `load` work on threads of their own until `close`."""
+
+    def __init__(
+        self,
+        service: IoService,
+        plan: Plan,
+        seat: Seat,
+        factory: Factory,
+        answer: Callable[[Done], None],
+        events: EventWriter,
+        keep: int,
+    ) -> None:
+        self.service = service
+        self._plan = plan
+        self._seat = seat
+        self._factory = factory
+        self._answer = answer
+        self._events = events
+        self._keep = keep
+        self._puts: queue.SimpleQueue[PutCheckpoint | None] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[LoadCheckpoint | LoadBatches | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._tenures: dict[Asset, tuple[int, Tenure]] = {}
+        self._claims = 0
+        self._fits: dict[str, Fit] = {}
+        #: Checkpoints of each shard since its node looked at the logs.
+        self._put_since: dict[Asset, int] = {}
+        #: For status and metrics: how many were written, and bytes of them.
+        self.written = 0
+        self.bytes_written = 0
+        for work in (self._work_puts, self._work_loads):
+            threading.Thread(target=work, name="checkpoints", daemon=True).start()
+
+    def want(self, effect: StoreEffect) -> None:
+        if isinstance(effect, PutCheckpoint):
+            self._puts.put(effect)
+        else:
+            self._loads.put(effect)
+
+    def close(self) -> None:
+        """Waits for nobody: what is half written counts for nothing, and is removed by the next tenure."""
+        self._puts.put(None)
+        self._loads.put(None)
+        self.service.close()
+
+    def _work_puts(self) -> None:
+        while (effect := self._puts.get()) is not None:
+            self._answer(self._ended(effect.ticket, lambda effect=effect: self._put(effect)))
+            self._tidy(effect)
+
+    def _work_loads(self) -> None:
+        while (effect := self._loads.get()) is not None:
+            if isinstance(effect, LoadCheckpoint):
+                self._answer(self._ended(effect.ticket, lambda effect=effect: self._load(effect)))
+            else:
+                self._answer(self._ended(effect.ticket, lambda effect=effect: self._load_batches(effect)))
+
+    @staticmethod
+    def _ended(ticket: int, work: Callable[[], Done]) -> Done:
+        """Whatever goes wrong is an answer: the core waits for one."""
+        try:
+            return work()
+        except HoldfastError as error:
+            return Done(ticket=ticket, ok=False, why=one_line(error).removeprefix("error: "))
+        except Exception as error:
+            return Done(ticket=ticket, ok=False, why=repr(error))
+
+    # --- tenures
+
+    def _tenure(self, shard: Asset, epoch: int) -> Tenure:
+        """The one of this epoch; claimed now, if this is the first that is heard of it."""
+        with self._lock:
+            known, tenure = self._tenures.get(shard, (-1, None))
+        if tenure is None or known != epoch:
+            tenure = self._claim(shard, epoch, restoring=False)
+        return tenure
+
+    def _claim(self, shard: Asset, epoch: int, *, restoring: bool) -> Tenure:
+        with self._lock:
+            self._claims += 1
+            holder = f"{self._seat}.{self._claims}"
+        claim = tenures.claim(shard, self._plan.query, epoch=epoch, holder=holder, restoring=restoring)
+        tenure = self.service.run(claim)
+        with self._lock:
+            self._tenures[shard] = (epoch, tenure)
+        return tenure
+
+    # --- writing
+
+    def _put(self, effect: PutCheckpoint) -> Done:
+        image = effect.image
+        assert isinstance(image, StateImage)
+        stored = False
+        try:
+            tenure = self._tenure(effect.shard, effect.epoch)
+            if sum(effect.head.to.values()) < tenure.head.consumed:
+                return Done(ticket=effect.ticket, ok=True)
+            job = PagedJob(
+                effect.shard, image.snapshot, image.meta, self._fit(effect.shard), stand_of(effect.head, effect.epoch),
+                base=image.base, parts={OUTPUTS: [pack_value(effect.head.outputs)]},
+                now_ms=lambda: time.time_ns() // 1_000_000,
+            )  # fmt: skip
+            stored = True  # from here on the job closes the snapshot
+            entry = self.service.run(tenures.publish(tenure, job))
+        except StateError:
+            image.keep(None)
+            raise
+        finally:
+            if not stored:
+                image.snapshot.close()
+        image.keep(job.kept(entry.sequence))
+        self._told_put(effect.shard, entry)
+        return Done(ticket=effect.ticket, ok=True)
+
+    def _told_put(self, shard: Asset, entry: HeadEntry) -> None:
+        self.written += 1
+        self.bytes_written += entry.own_bytes
+        seconds = (entry.written_ms - entry.taken_ms) / 1000
+        text = f"Checkpoint {entry.sequence} of {shard} is in the store: {entry.own_bytes / 1e6:,.1f} MB"
+        text += f" of {entry.state_bytes / 1e6:,.1f} MB, in {seconds:.2f} s."
+        self._events.write(
+            "checkpoint", text, shard=shard, sequence=entry.sequence, bytes=entry.own_bytes, seconds=seconds
+        )
+
+    def _tidy(self, effect: PutCheckpoint) -> None:
+        """What is not needed any more goes. The core does not wait for this, and what fails is tried again later."""
+        with self._lock:
+            epoch, tenure = self._tenures.get(effect.shard, (-1, None))
+        if tenure is None or epoch != effect.epoch or tenure.fenced:
+            return
+        first = effect.shard not in self._put_since
+        count = self._put_since[effect.shard] = self._put_since.get(effect.shard, 0) + 1
+        try:
+            self.service.run(tenures.collect(tenure, self._keep))
+            if first:
+                self.service.run(tenures.sweep(tenure))
+            if count % FORGET_EVERY == 0:
+                self._forget(effect.shard)
+        except HoldfastError as error:
+            self._events.write("checkpoints-kept", f"Old checkpoints of {effect.shard} are not removed: {error.what}.")
+
+    def _forget(self, shard: Asset) -> None:
+        for stage in self._plan.topology.stages:
+            if stage.shards and shard == min(stage.shards):
+                self.service.run(batches.forget(stage.id, stage.shards))
+
+    # --- reading
+
+    def _load(self, effect: LoadCheckpoint) -> Done:
+        tenure = self._claim(effect.shard, effect.epoch, restoring=True)
+        operator = self._operator(effect.shard)
+
+        def on_bad(entry: HeadEntry, error: HoldfastError) -> None:
+            text = f"Checkpoint {entry.sequence} of {effect.shard} cannot be used and is set aside: {error.what}."
+            self._events.write("checkpoint-bad", text, shard=effect.shard, sequence=entry.sequence)
+
+        plan = restore(tenure, lambda _: operator.op.new_pool(), wanted=self._fit_of(operator), on_bad=on_bad)
+        found = self.service.run(plan)
+        if found is None:
+            return Done(ticket=effect.ticket, ok=True)
+        return Done(ticket=effect.ticket, ok=True, head=self._head(found), image=found)
+
+    def _head(self, found: RestoredState) -> CheckpointHead:
+        what = f"{OUTPUTS} of checkpoint {found.entry.sequence} of {found.manifest.shard}"
+        parts: dict[Edge, OutputPart] = unpack_value(found.parts[OUTPUTS], what, dict[Edge, OutputPart])
+        whole = {
+            edge: msgspec.structs.replace(part, blocks=tuple(_block(block) for block in part.blocks))
+            for edge, part in parts.items()
+        }
+        return head_of(found.manifest.stand, whole)
+
+    def _load_batches(self, effect: LoadBatches) -> Done:
+        stage = self._plan.topology.producer[effect.edge]
+        found = self.service.run(batches.read(stage, effect))
+        return Done(ticket=effect.ticket, ok=True, batches=found)
+
+    # --- operators
+
+    def _operator(self, shard: Asset) -> ShardOperator:
+        return self._factory(self._plan.topology.shard[shard])
+
+    def _fit(self, shard: Asset) -> Fit:
+        if operator_of(shard) not in self._fits:
+            self._fits[operator_of(shard)] = self._fit_of(self._operator(shard))
+        return self._fits[operator_of(shard)]
+
+    def _fit_of(self, operator: ShardOperator) -> Fit:
+        return fit_of(operator.op, self._plan.query, operator.plan.output)
+
+
+def open_checkpoints(
+    config: NodeConfig, plan: Plan, seat: Seat, factory: Factory, answer: Callable[[Done], None], events: EventLog
+) -> CheckpointStore:
+    """Of the store that a node's settings name."""
+
+    def waits(text: str) -> None:
+        events.limited("store", 30.0, "store-waits", f"{config.name} {text}.")
+
+    assert config.stored is not None
+    service = batches.open_service(config.stored, config.home / "logs" / "store.log", waits)
+    return CheckpointStore(service, plan, seat, factory, answer, events, config.checkpoints_kept)
+
+
+def _block(block: Block) -> Block:
+    """Msgpack knows no tuples: no rows came back as a list."""
+    return block if len(block.rows) else msgspec.structs.replace(block, rows=())

@@ -1,0 +1,95 @@
+"""All processes of a run are killed at once; `holdfast run DIR` goes on from the store, and `verify` says equal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.packets import Traffic
+from support.planned import Command
+
+from holdfast.cli.story import read_events
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SPARK_S = 300.0
+PIPELINE = """
+import holdfast as hf
+
+pipeline = hf.Pipeline("netmon")
+packets = pipeline.read(
+    lambda spark: spark.readStream.schema("ts timestamp, src string, bytes long")
+    .option("maxFilesPerTrigger", 4).json("{base}/in"),
+    event_time="ts", watermark="2 seconds")
+packets.window("10 seconds", every="1 second").by("src").agg(
+    packets=hf.count(), bytes=hf.sum("bytes"), shards=4, name="talkers").write(
+    lambda df: df.writeStream.format("parquet").option("path", "{base}/out"))
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def start(*arguments: str) -> Command:
+        started.append(Command(*arguments, cwd=tmp_path, planned=False))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def crash_all(one: Command) -> None:
+    """kill -9 of everything at once: the command, its nodes, their drivers, the JVMs."""
+    below = psutil.Process(one.process.pid).children(recursive=True)
+    for pid in [one.process.pid, *(process.pid for process in below)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    one.end()
+    assert not psutil.wait_procs(below, timeout=20)[1]
+
+
+def told(home: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_events(home) if event["event"] == kind]
+
+
+def files(base: Path) -> int:
+    return len(list((base / "out").glob("*.parquet")))
+
+
+def goes_on(one: Command, base: Path, checkpoints: int, written: int) -> None:
+    """More rows reach the sink, and more checkpoints the store."""
+    one.wait_until(lambda: files(base) > written, "rows in the sink", SPARK_S)
+    one.wait_until(lambda: len(told(base / "run", "checkpoint")) >= checkpoints + 8, "checkpoints", SPARK_S)
+
+
+def test_a_run_goes_on_after_everything_was_killed_twice(tmp_path: Path, command: Callable[..., Command]):
+    home, file = tmp_path / "run", tmp_path / "netmon.py"
+    (tmp_path / "in").mkdir()
+    file.write_text(PIPELINE.replace("{base}", str(tmp_path)))
+    traffic = Traffic(tmp_path / "in")
+    arguments = ["--store", f"file://{tmp_path / 'store'}", "--set", 'checkpoint_every = "2 s"', "--no-standby"]
+    one = command("run", str(file), "--dir", str(home), "--nodes", "3", *arguments)
+    for life in range(3):
+        goes_on(one, tmp_path, len(told(home, "checkpoint")), files(tmp_path))
+        if life < 2:
+            crash_all(one)
+            one = command("run", str(home))
+    restored = " ".join(event["text"] for event in told(home, "restored"))
+    assert min(restored.count(f"talkers-{i} ") for i in range(4)) >= 2
+    traffic.stop()
+    code, said = command("stop", str(home), "--finish").end(limit_s=SPARK_S)
+    assert code == 0, said
+    assert one.end(limit_s=SPARK_S)[0] == 0
+    code, said = command("verify", str(home), "--json").end(limit_s=SPARK_S)
+    assert code == 0, said
+    code, said = command("run", str(home)).end()
+    assert code == 2
+    assert "has finished" in said

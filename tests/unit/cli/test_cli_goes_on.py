@@ -1,0 +1,92 @@
+"""`holdfast run DIRECTORY`: what cannot go on is refused with the reason, and stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.runtime.net.security import make_secret
+
+STORE = {"store": "file:///nowhere", "conf": {}}
+
+
+def a_run(home: Path, **changed: Any) -> Path:
+    home.mkdir()
+    make_secret(home / "secret")
+    described = {
+        "pipeline": "p", "source": str(home / "mine.py"), "cwd": str(home), "endpoints": {"n0": "grpc://127.0.0.1:9"},
+        "secret_file": str(home / "secret"), "deployment": "p-1", "dir": str(home),
+    }  # fmt: skip
+    (home / "run.json").write_text(json.dumps({**described, **changed}))
+    (home / "plan.json").write_text("{")
+    return home
+
+
+def refused(capsys, home: Path, *more: str) -> str:
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(home), *more])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    assert len(said.strip().splitlines()) == 1, said
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    return said
+
+
+def test_a_run_without_a_store_has_nothing_to_go_on_from(tmp_path, capsys):
+    assert "It had no store" in refused(capsys, a_run(tmp_path / "run"))
+
+
+def test_a_run_that_has_finished_does_not_go_on(tmp_path, capsys):
+    home = a_run(tmp_path / "run", settings=STORE)
+    event = {
+        "number": 1,
+        "time": "2026-01-01T00:00:00.000+00:00",
+        "node": "run",
+        "event": "finished",
+        "text": "It has.",
+    }
+    (home / "events.jsonl").write_text(json.dumps(event) + "\n")
+    assert "has finished" in refused(capsys, home)
+
+
+def test_a_directory_that_is_not_of_a_run_is_named(tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    assert "no run in" in refused(capsys, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "more", [("--nodes", "5"), ("--fresh",), ("--store", "file:///x"), ("--sla", "99.9%")], ids=str
+)
+def test_a_flag_that_would_change_it_is_refused(tmp_path, capsys, more):
+    home = a_run(tmp_path / "run", settings=STORE)
+    assert "goes on with the settings that it had" in refused(capsys, home, *more)
+
+
+def test_a_plan_that_cannot_be_read_stops_it_and_nothing_is_removed(tmp_path, capsys):
+    assert "the plan cannot be read" in refused(capsys, a_run(tmp_path / "run", settings=STORE))
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("nowhere", "is not the URL of a store"),
+        ("ftp://x/y", "no store is known for ftp://"),
+        ("file://relative", "is not a folder of this machine"),
+        ("s3://user:word@bucket/x", "has a password"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused_before_anything_is_made(tmp_path, capsys, url, says):
+    file = tmp_path / "p.py"
+    file.write_text("# never planned\n")
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(file), "--dir", str(tmp_path / "run"), "--store", url])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert says in said
+    assert "word" not in said.replace("password", "")
+    assert not (tmp_path / "run").exists()
