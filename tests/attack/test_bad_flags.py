@@ -24,7 +24,7 @@ BAD = [
     ("run ok.py more.py", "unexpected extra argument"),
     # run
     ("run missing.py", "no file missing.py"),
-    ("run .", "no file ."),
+    ("run .", "no run in ."),
     ("run ok.py --nodes", "requires an argument"),
     ("run ok.py --nodes 0", "--nodes must be 1 to"),
     ("run ok.py --nodes -3", "--nodes must be 1 to"),

@@ -112,7 +112,7 @@ def test_a_file_that_is_no_program_is_refused(name, content, says, around, capsy
 
 def test_a_directory_or_a_file_that_may_not_be_read_is_refused(around, capsys):
     (around / "folder.py").mkdir()
-    assert "no file folder.py" in refused(around / "folder.py", capsys)
+    assert "no run in folder.py" in refused(around / "folder.py", capsys)
     (around / "gone.py").symlink_to("nowhere")
     assert "no file gone.py" in refused(around / "gone.py", capsys)
 
