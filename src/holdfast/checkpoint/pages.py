@@ -89,7 +89,6 @@ class PageStreams:
         self.writers = min(writers, stages)
         self._next = itertools.count()  # `next` of it is one step, whichever thread asks
         self._done = np.zeros(stages + 1, bool)
-        self._low = 0
         self._file = np.zeros(len(snapshot), np.int64)
         self._place = np.zeros(len(snapshot), np.int64)
         self._digest = np.zeros(len(snapshot), np.int64)
@@ -109,11 +108,10 @@ class PageStreams:
             yield memoryview(buffer[: (stop - start) * pool.page_words]).cast("B")  # pyright: ignore[reportArgumentType]
 
     def _copied(self, stage: int) -> None:
-        """Let go of what all writers have copied. (If two come at once, `read` may be low for a moment: no harm.)"""
+        """Let go of what all writers have copied, and of nothing else: what is let go of may be written at once."""
         self._done[stage] = True
-        while self._done[self._low]:
-            self._low += 1
-        self.snapshot.read = min(len(self.snapshot), self._low * self._at_once)
+        low = int(self._done.argmin())  # the last one is never done
+        self.snapshot.read = min(len(self.snapshot), low * self._at_once)  # of two at once it may be the lower: no harm
 
     def table(self, sequence: int, base: PageTable | None) -> PageTable:
         """Where every live page is, once all streams have ended: those that were written now, the others as before."""

@@ -60,8 +60,8 @@ class RunHome:
             if not fresh:
                 raise ConfigError(
                     f"{directory} holds an earlier run",
-                    hint=f"`holdfast run {directory}` goes on with it, if it had a store; --fresh removes it (its "
-                    "checkpoints and logs, not what its sinks wrote); or give another --dir.",
+                    hint=f"`holdfast run {directory}` goes on with it, if it had a store; --fresh removes it (that "
+                    "directory, not what its sinks wrote or its store holds); or give another --dir.",
                 )
             self._keep += _check_ended(directory)
         elif not fresh and (found := made_in(directory, self._keep, but_logs=True)):

@@ -27,6 +27,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from holdfast.checkpoint.keys import HEADS, shard_of_head
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import Plan
 from holdfast.prescriber.units import duration_s, fraction
@@ -34,8 +35,10 @@ from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.signals import on_end
+from holdfast.runtime.stable.door import StoreDoor
 from holdfast.spark.archive import make_in_background
 from holdfast.spark.session import is_here
+from holdfast.store.plan import ListKeys, Steps
 
 from .alone import run_alone
 from .control import has_finished, tell_finished, unfinished
@@ -102,8 +105,7 @@ def start_run(
             detail=f"It is {options.nodes}. Every node is a process of about 200 MB on this machine.",
             hint="Nodes on machines of their own are started with `holdfast node`: see docs/running.md.",
         )
-    if options.restart_s is not None and not math.isfinite(options.restart_s):
-        raise ConfigError("--restart must be a number of seconds", detail=f"It is {options.restart_s}.")
+    _check_restart(options.restart_s)
     if not is_here(options.master):
         raise ConfigError(
             f"--master {options.master} is not on this machine",
@@ -127,6 +129,7 @@ def go_on(
     told: threading.Event | None = None,
 ) -> LocalRun:
     """Start the nodes of a run again that has ended, however: its state is in its store, the rest in its directory."""
+    _check_restart(restart_s)
     before = read_run(directory)
     if not before.settings.get("store"):
         raise ConfigError(
@@ -155,6 +158,31 @@ def go_on(
     return LocalRun(run, plan, nodes, [], home)
 
 
+def _check_restart(restart_s: float | None) -> None:
+    if restart_s is not None and not math.isfinite(restart_s):
+        raise ConfigError("--restart must be a number of seconds", detail=f"It is {restart_s}.")
+
+
+def _check_store(settings: dict[str, Any], scratch: Path) -> None:
+    """A new run needs a store, or a path in it, of its own: what another one has left there is not to be mixed up."""
+    door = StoreDoor.of(settings["store"], settings.get("store_conf", {}), scratch / "store.log")
+    try:
+        found = door.service().run(_heads())
+    finally:
+        door.close()
+    if found:
+        raise ConfigError(
+            f"{settings['store']} has checkpoints of another run",
+            detail=f"There are some of {', '.join(sorted(found)[:4])}.",
+            hint="Give this run a path of its own; `holdfast run DIRECTORY` goes on with the other one.",
+        )
+
+
+def _heads() -> Steps[set[str]]:
+    found = yield ListKeys(HEADS)
+    return {shard_of_head(one.key) for one in found}
+
+
 def _start(
     file: Path,
     home: RunHome,
@@ -164,6 +192,9 @@ def _start(
     told: threading.Event | None,
 ) -> LocalRun:
     directory = home.path
+    if settings.get("store"):
+        tell(f"looking at {settings['store']}")
+        _check_store(settings, directory)
     tell(f"planning {file}")
     query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
     plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)

@@ -57,7 +57,7 @@ class Host:
         #: How many captures were held so far.
         self.holds = 0
         #: Work that a driver does elsewhere, and which part of it is output on its way to disk.
-        self.tickets = Tickets(config.spill_limit_ns)
+        self.tickets = Tickets(config.spill_limit_ns, config.store_limit_ns)
         self.spills = Spills(config, self.tickets, self._pump)
         self.letters = DeadLetters(config, self.tickets, self._pump)
         self.lookups = Lookups(self.tickets, config, self._pump, seat)

@@ -39,7 +39,7 @@ class Lookups:
         for edge, inbox in copy.inboxes.items():
             owed = inbox.owed
             if owed is not None and edge not in self._open and edge not in self.refused:
-                ticket = self.tickets.issue(_Lookup(self, copy, edge))
+                ticket = self.tickets.issue(_Lookup(self, copy, edge), long=True)
                 self._open[edge] = (copy, ticket)
                 ready.apply.append(LoadBatches(ticket=ticket, edge=edge, first=owed[0], last=owed[1]))
 

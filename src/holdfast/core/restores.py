@@ -74,7 +74,7 @@ class _Restore:
         self.told = False
 
     def ask(self, ready: Ready) -> None:
-        self.ticket = self.restores.tickets.issue(self)
+        self.ticket = self.restores.tickets.issue(self, long=True)
         ready.apply.append(LoadCheckpoint(ticket=self.ticket, shard=self.shard, epoch=self.epoch))
 
     def on_done(self, done: Done, now_ns: int, ready: Ready) -> None:

@@ -127,7 +127,7 @@ class StageDriver:
         #: Which try this is. Counts up, also from batch to batch.
         self.attempt = 0
         #: Which try is in the store, where one of the shards keeps its state there; and which is on its way.
-        self.tickets = Tickets(config.spill_limit_ns)
+        self.tickets = Tickets(config.store_limit_ns)
         self.logged = self.logging = 0
         self.log_refused = False
         #: Shards of each holder, with the version of each place; and whether every shard has a primary at all.

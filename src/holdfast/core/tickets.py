@@ -30,10 +30,13 @@ class Ending(Protocol):
 class Tickets:
     """The open tickets of one life of a node."""
 
-    __slots__ = ("_last", "_open", "_since_ns", "limit_ns")
+    __slots__ = ("_last", "_long", "_open", "_since_ns", "limit_ns", "long_ns")
 
-    def __init__(self, limit_ns: int) -> None:
+    def __init__(self, limit_ns: int, long_ns: int = 0) -> None:
         self.limit_ns = limit_ns
+        #: For work whose size nobody knows: whoever does it sees to it that it does not hang.
+        self.long_ns = long_ns or limit_ns
+        self._long: set[int] = set()
         self._last = 0
         self._open: dict[int, Ending] = {}
         #: By which tick each of them was open, in the order in which they were issued.
@@ -42,15 +45,18 @@ class Tickets:
     def __len__(self) -> int:
         return len(self._open)
 
-    def issue(self, ending: Ending) -> int:
+    def issue(self, ending: Ending, *, long: bool = False) -> int:
         self._last += 1
         self._open[self._last] = ending
+        if long:
+            self._long.add(self._last)
         return self._last
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for it any more."""
         self._open.pop(ticket, None)
         self._since_ns.pop(ticket, None)
+        self._long.discard(ticket)
 
     def on_done(self, done: Done, now_ns: int, ready: Ready) -> None:
         ending = self._open.get(done.ticket)
@@ -62,7 +68,10 @@ class Tickets:
         """Miss what should have ended long ago. A ticket counts from the first tick that finds it open."""
         for ticket in self._open:
             self._since_ns.setdefault(ticket, now_ns)
-        for ticket in [t for t, since_ns in self._since_ns.items() if now_ns - since_ns >= self.limit_ns]:
+        for ticket in [t for t, since_ns in self._since_ns.items() if now_ns - since_ns >= self._limit_of(t)]:
             ending = self._open[ticket]
             self.cancel(ticket)
             ending.on_missed(ticket, now_ns, ready)
+
+    def _limit_of(self, ticket: int) -> int:
+        return self.long_ns if ticket in self._long else self.limit_ns

@@ -50,6 +50,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     #: given up, and the write asked for again.
     spill_retry_ns: int = 2 * SECOND
     spill_limit_ns: int = 60 * SECOND
+    #: The same for what was asked of a store. Whoever asks it bounds every wait by progress, so an answer comes.
+    store_limit_ns: int = 3600 * SECOND
     #: Elements that a producer may send before its consumer asks for more.
     credit_max: int = 4_000
     #: Rows are kept for a guest (a reader that is not a sink of the pipeline) for this time after its last message.
@@ -81,10 +83,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             )
         self._check_transfers()
         self._check_balance()
-        if self.spill_retry_ns < 1 or self.spill_limit_ns < 1:
+        if min(self.spill_retry_ns, self.spill_limit_ns, self.store_limit_ns) < 1:
             raise ConfigError(
                 "spilled rows would be written again and again",
-                detail=f"spill_retry_ns={self.spill_retry_ns}, spill_limit_ns={self.spill_limit_ns}",
+                detail=f"{self.spill_retry_ns=}, {self.spill_limit_ns=}, {self.store_limit_ns=}".replace("self.", ""),
                 hint="Use positive times.",
             )
         if not 0 < self.retained_soft_max <= self.retained_hard_max:

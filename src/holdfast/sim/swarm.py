@@ -51,6 +51,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
         queue_spill_max=rng.choice((0, 60)) if tight else 100_000,
         spill_retry_ns=200 * MS,
         spill_limit_ns=300 * MS,
+        store_limit_ns=300 * MS,
         credit_max=rng.choice((20, 4_000)),
         lease_ns=400 * MS,
         election_ns=rng.choice((250, 1_000, 1_000)) * MS,

@@ -20,14 +20,13 @@ from holdfast.model.plan import Plan, digest
 from holdfast.pipeline import Pipeline, load
 from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.config import read_plan
-from holdfast.runtime.stable.batches import open_service
+from holdfast.runtime.stable.door import StoreDoor
 from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
 from holdfast.spark.session import session
 from holdfast.spark.sink import run_options
 from holdfast.spark.tidy import KEEP, Keep
-from holdfast.store.service import IoService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,11 +74,12 @@ class SparkEngine:
         return self._process.wait()
 
 
-def _store(order: dict[str, Any]) -> IoService | None:
-    if not order.get("store"):
+def _store(order: dict[str, Any]) -> StoreDoor | None:
+    stored = order.get("store")
+    if not stored:
         return None
     home = Path(order["dir"]) / "nodes" / str(order.get("node") or "") / "logs"
-    return open_service(order["store"], home / "store-of-stages.log")
+    return StoreDoor.of(stored["url"], stored["settings"], home / "store-of-stages.log")
 
 
 def _plan(path: Path, known: str) -> Plan:

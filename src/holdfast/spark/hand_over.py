@@ -29,7 +29,7 @@ from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.stable.batches import BatchLog
-from holdfast.store.service import IoService
+from holdfast.runtime.stable.door import StoreDoor
 
 #: How often a wait says what it waits for.
 SAY_S = 5.0
@@ -99,7 +99,7 @@ class StageHandOver:
         security: Security,
         say: Say,
         stopping: threading.Event | None = None,
-        store: IoService | None = None,
+        store: StoreDoor | None = None,
     ) -> None:
         self.stage = stage
         self.epoch = epoch
@@ -120,7 +120,7 @@ class StageHandOver:
             name=driver.address,
         )
         #: Where batches are kept before they count, if the pipeline has a store.
-        self._log = BatchLog(store, self._on_logged) if store is not None else None
+        self._log = BatchLog(store, plan.query, self._on_logged) if store is not None else None
         #: The ledger's last commit, kept here so that Spark's thread need not ask the loop.
         self.last: CommitRecord | None = None
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.tenure import claim
 from holdfast.cli.main import main
+from holdfast.model.ids import asset_id
 from holdfast.runtime.net.security import make_secret
+from holdfast.store.local import LocalStore
+from holdfast.store.plan import run_alone
 
 STORE = {"store": "file:///nowhere", "conf": {}}
 
@@ -89,4 +93,18 @@ def test_a_store_that_cannot_be_is_refused_before_anything_is_made(tmp_path, cap
     assert end.value.code == 2
     assert says in said
     assert "word" not in said.replace("password", "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_new_run_does_not_take_the_store_of_another(tmp_path, capsys):
+    store = tmp_path / "store"
+    run_alone(LocalStore(store), claim(asset_id("talkers-0"), "other-1", epoch=1, holder="n0#1"))
+    file = tmp_path / "p.py"
+    file.write_text("# never planned\n")
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(file), "--dir", str(tmp_path / "run"), "--store", f"file://{store}"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "has checkpoints of another run" in said
+    assert "talkers-0" in said
     assert not (tmp_path / "run").exists()

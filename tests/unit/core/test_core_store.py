@@ -14,7 +14,7 @@ from holdfast.core.protect import Paged
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, Ready
 from holdfast.core.roles import Condition
 from holdfast.core.tickets import Tickets
-from holdfast.errors import ConfigError, InputError, WrongMessageError
+from holdfast.errors import ConfigError, InputError, MemoryLimitError, WrongMessageError
 from holdfast.logs.inbox import Inbox
 from holdfast.model import messages as m
 from holdfast.model import notes
@@ -60,6 +60,24 @@ def test_a_checkpoint_is_due_after_its_interval_if_something_was_consumed_and_no
     assert not guard.due(10_000 * MS, frozen=False)
     guard.protection = Protection()
     assert guard.safe() is None
+
+
+def test_a_state_that_cannot_be_marked_now_is_told_and_tried_again_after_the_interval(monkeypatch):
+    """At the limit of its memory: that once ended the node."""
+    made = copy_of()
+    guard, tickets = paged(made)
+    fill(made, [1])
+
+    def full(self: WindowSum) -> object:
+        raise MemoryLimitError("u0: no page is left")
+
+    monkeypatch.setattr(WindowSum, "image", full)
+    ready = Ready()
+    guard.take(100 * MS, ready)
+    assert (ready.apply, len(tickets)) == ([], 0)
+    assert [note.word for note in ready.notes] == ["store-refused"]
+    assert not guard.due(199 * MS, frozen=False)
+    assert guard.due(200 * MS, frozen=False)
 
 
 def test_what_was_consumed_is_safe_when_the_store_has_it_and_not_before():

@@ -59,3 +59,13 @@ def test_what_was_cancelled_is_neither_answered_nor_missed():
     tickets.on_done(Done(ticket=ticket, ok=True), 0, Ready())
     tickets.on_tick(2 * SECOND, Ready())
     assert heard.said == []
+
+
+def test_work_whose_size_nobody_knows_is_waited_for_longer():
+    tickets, heard = Tickets(SECOND, 10 * SECOND), Heard()
+    tickets.issue(heard, long=True)
+    for now_ns in (0, 2 * SECOND, 9 * SECOND):
+        tickets.on_tick(now_ns, Ready())
+    assert len(tickets) == 1
+    tickets.on_tick(10 * SECOND, Ready())
+    assert len(tickets) == 0

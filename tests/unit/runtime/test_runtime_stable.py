@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from support.plans import layered_plan
 from support.source import rows
 
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, LogBatch, PutCheckpoint
+from holdfast.errors import StoreUnreachableError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, digest_of, shard_block
 from holdfast.model.ids import Edge, asset_id
 from holdfast.model.parts import CheckpointHead, OutputPart
@@ -22,6 +25,7 @@ from holdfast.runtime.net.wire import StateChunk
 from holdfast.runtime.node.operators import Factory, ShardOperator
 from holdfast.runtime.stable import batches
 from holdfast.runtime.stable.checkpoints import CheckpointStore
+from holdfast.runtime.stable.door import StoreDoor
 from holdfast.store.memory import MemoryStore
 from holdfast.store.service import IoService
 
@@ -33,12 +37,12 @@ OTHERS = tuple(PLAN.topology.stage[STAGE].shards)
 class StoringNode:
     """The store's side of one life of a node, and the operator of its shard."""
 
-    def __init__(self, store: MemoryStore, seat: str, keep: int = 3) -> None:
+    def __init__(self, store: MemoryStore, seat: str, keep: int = 3, door: StoreDoor | None = None) -> None:
         self.ends: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self.told: list[tuple[str, str]] = []
-        self.service = IoService(store, again_s=0.1, stall_s=5.0)
+        self.door = door or StoreDoor(lambda: store, again_s=0.1)
         self.factory = Factory(PLAN, 4096, 1 << 24)
-        self.store = CheckpointStore(self.service, PLAN, seat, self.factory, self.ends.put, self, keep)
+        self.store = CheckpointStore(self.door, PLAN, seat, self.factory, self.ends.put, self, keep)
         self.op: ShardOperator = self.factory(PLAN.topology.shard[SHARD])
         self.ticket = 0
 
@@ -48,11 +52,18 @@ class StoringNode:
     def feed(self, start: int, end: int, watermark: int) -> tuple:
         return self.op.step(EDGE, ArrowRows([rows(start, end, 1000)]), watermark)
 
+    @property
+    def service(self) -> IoService:
+        return self.door.service()
+
     def put(self, epoch: int, to: int, outputs: dict[Edge, OutputPart] | None = None) -> Done:
+        return self.end(self.effect(epoch, to, outputs))
+
+    def effect(self, epoch: int, to: int, outputs: dict[Edge, OutputPart] | None = None) -> PutCheckpoint:
         head = CheckpointHead(
             to={EDGE: to}, watermarks={EDGE: 7}, gap=(0, WATERMARK_MIN), outputs=outputs or {}, batches={EDGE: to // 10}
         )
-        return self.end(PutCheckpoint(ticket=0, shard=SHARD, epoch=epoch, head=head, image=self.op.image()))
+        return PutCheckpoint(ticket=0, shard=SHARD, epoch=epoch, head=head, image=self.op.image())
 
     def load(self, epoch: int) -> Done:
         done = self.end(LoadCheckpoint(ticket=0, shard=SHARD, epoch=epoch))
@@ -174,6 +185,44 @@ def test_a_full_store_is_an_answer_and_what_follows_is_taken(made):
     assert one.put(1, 100).ok
 
 
+def test_of_checkpoints_that_wait_only_the_newest_of_a_shard_is_written_and_the_others_let_go():
+    """A store that takes nothing for long must not fill the memory with snapshots."""
+    opened, store = threading.Event(), MemoryStore()
+
+    def slowly() -> MemoryStore:
+        assert opened.wait(20)
+        return store
+
+    one = StoringNode(store, "n0#1", door=StoreDoor(slowly, again_s=0.1))
+    effects = [one.effect(1, to) for to in (10, 20, 30)]
+    for effect in effects:
+        one.store.want(effect)
+    opened.set()
+    written = [one.ends.get(timeout=20)]  # the first may have been taken before the others came
+    with contextlib.suppress(queue.Empty):
+        written.append(one.ends.get(timeout=1))
+    assert all(end.ok for end in written)
+    assert one.op.op.pool.stats().snapshots_open == 0
+    assert one.load(2).head.to == {EDGE: 30}
+    one.store.close()
+
+
+def test_a_store_that_is_away_is_opened_when_it_is_there_again():
+    store, away = MemoryStore(), [True]
+
+    def open_() -> MemoryStore:
+        if away[0]:
+            raise StoreUnreachableError("it is away")
+        return store
+
+    one = StoringNode(store, "n0#1", door=StoreDoor(open_, again_s=0.1))
+    done = one.put(1, 10)
+    assert (done.ok, done.why) == (False, "it is away")
+    away[0] = False
+    assert one.put(1, 10).ok
+    one.store.close()
+
+
 # --- batches
 
 
@@ -191,7 +240,7 @@ def read(node: StoringNode, first: int, last: int) -> Done:
 def test_every_try_of_a_batch_is_found_with_its_digest(made):
     _, one, _ = made
     for effect in (logged(998), logged(999), logged(1000), logged(1000, 2), logged(1000, 2), logged(1002)):
-        one.service.run(batches.write(effect))
+        one.service.run(batches.write(PLAN.query, effect))
     found = read(one, 999, 1001).batches
     assert [(b.held.batch, b.held.attempt) for b in found] == [(999, 1), (1000, 1), (1000, 2)]
     assert found[0].held.digest == digest_of(logged(999).parts[EDGE])
@@ -202,15 +251,15 @@ def test_an_answer_has_a_limit_and_holds_whole_batches(made, monkeypatch):
     _, one, _ = made
     for batch in range(4):
         for attempt in (1, 2):
-            one.service.run(batches.write(logged(batch, attempt)))
+            one.service.run(batches.write(PLAN.query, logged(batch, attempt)))
     monkeypatch.setattr(batches, "LOAD_BYTES", 1)
-    assert [b.held.batch for b in read(one, 1, 3).batches] == [1, 1]
+    assert [b.held.batch for b in read(one, 1, 3).batches] == [1, 1, 2, 2]  # the commit of 1 is in 2
 
 
 def test_a_damaged_batch_is_named(made):
     store, one, _ = made
-    one.service.run(batches.write(logged(7)))
-    key = batches.key_of(STAGE, 7, 1, 1)
+    one.service.run(batches.write(PLAN.query, logged(7)))
+    key = batches.key_of(PLAN.query, STAGE, 7, 1, 1)
     store.objects[key] = store.objects[key][:-1]
     done = read(one, 7, 7)
     assert not done.ok
@@ -220,13 +269,13 @@ def test_a_damaged_batch_is_named(made):
 def test_the_log_is_shortened_to_what_some_kept_checkpoint_needs(made):
     store, one, _ = made
     for batch in range(30):
-        one.service.run(batches.write(logged(batch)))
-    assert one.service.run(batches.forget(STAGE, OTHERS)) == -1  # nobody has a checkpoint yet
-    assert one.service.run(batches.forget(STAGE, (SHARD,))) == -1
+        one.service.run(batches.write(PLAN.query, logged(batch)))
+    assert one.service.run(batches.forget(PLAN.query, STAGE, OTHERS)) == -1  # nobody has a checkpoint yet
+    assert one.service.run(batches.forget(PLAN.query, STAGE, (SHARD,))) == -1
     for to in (100, 200):
         assert one.put(1, to).ok
-    assert one.service.run(batches.forget(STAGE, OTHERS)) == -1  # the others have none
-    assert one.service.run(batches.forget(STAGE, (SHARD,))) == 10
+    assert one.service.run(batches.forget(PLAN.query, STAGE, OTHERS)) == -1  # the others have none
+    assert one.service.run(batches.forget(PLAN.query, STAGE, (SHARD,))) == 10
     assert sorted(int(key.rpartition("/")[2].split("-")[0]) for key in store.objects if key.startswith("log/")) == list(
         range(10, 30)
     )

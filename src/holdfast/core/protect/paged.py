@@ -15,6 +15,7 @@ from holdfast.core.copy import Copy
 from holdfast.core.ready import Done, PutCheckpoint, Ready
 from holdfast.core.roles import Condition
 from holdfast.core.tickets import Tickets
+from holdfast.errors import HoldfastError, InvariantError, one_line
 from holdfast.model import notes
 from holdfast.model.ids import Asset, Edge, Seat
 from holdfast.model.messages import Held, Message, Pasted
@@ -70,9 +71,16 @@ class Paged:
     def take(self, now_ns: int, ready: Ready) -> None:
         copy = self.copy
         self.started_ns = now_ns
+        try:
+            image = copy.op.image()
+        except InvariantError:
+            raise
+        except HoldfastError as error:  # at the limit of its memory even a mark may not fit
+            self._refused(one_line(error), ready)
+            return
         self.head = copy.checkpoint_head()
-        self.ticket = self.tickets.issue(self)
-        put = PutCheckpoint(ticket=self.ticket, shard=copy.id, epoch=self.epoch, head=self.head, image=copy.op.image())
+        self.ticket = self.tickets.issue(self, long=True)
+        put = PutCheckpoint(ticket=self.ticket, shard=copy.id, epoch=self.epoch, head=self.head, image=image)
         ready.apply.append(put)
 
     def on_done(self, done: Done, now_ns: int, ready: Ready) -> None:

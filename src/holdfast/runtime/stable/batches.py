@@ -1,6 +1,6 @@
 """The log of a stage: every try of a batch that it began to hand over, as an object in the store.
 
-    log/<stage>/<batch in thousands>/<batch>-<epoch>-<attempt>
+    log/<deployment>/<stage>/<batch in thousands>/<batch>-<epoch>-<attempt>
 
 A try is there before its batch counts, so whatever a ledger says is committed can be had again, row for row and in the
 same order: rows are kept as the Arrow bytes that were handed over, and a commit has their digest. That is why a restart
@@ -16,8 +16,6 @@ import queue
 import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -25,22 +23,21 @@ import msgspec
 from holdfast.checkpoint import head as heads
 from holdfast.checkpoint import keys
 from holdfast.core.ready import Done, LoadBatches, LogBatch
-from holdfast.errors import HoldfastError, ObjectExistsError, one_line
+from holdfast.errors import HoldfastError, InputError, ObjectExistsError, one_line
 from holdfast.model.block import digest_of
 from holdfast.model.ids import Asset, Edge, stage_edge
 from holdfast.model.parts import CommitRecord, HeldBatch, LoggedBatch
 from holdfast.runtime.net.wire import FRAME_BYTES_MAX, pack_value, unpack_value
+from holdfast.runtime.stable.door import StoreDoor
 from holdfast.store.plan import DeleteKeys, GetWhole, ListKeys, LookAt, PutNew, Steps
 from holdfast.store.port import StoredObject
-from holdfast.store.service import IoService
-from holdfast.store.url import open_store
 
 MAGIC = b"HFLG"
 FORMAT = 1
 #: One answer has at most about this many bytes; whoever wants more asks again.
 LOAD_BYTES = 64 << 20
 _FOLDER = 1_000
-_KEY = re.compile(r"log/[^/]+/[0-9]+/([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
+_KEY = re.compile(r"log/[^/]+/[^/]+/[0-9]+/([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
 
 
 class LoggedTry(msgspec.Struct, frozen=True, array_like=True):
@@ -54,31 +51,39 @@ class LoggedTry(msgspec.Struct, frozen=True, array_like=True):
     parts: dict[Edge, msgspec.Raw]
 
 
-def folder_of(stage: Asset) -> str:
-    return f"log/{quote(stage, safe='')}/"
+def folder_of(deployment: str, stage: Asset) -> str:
+    return f"log/{quote(deployment, safe='')}/{quote(stage, safe='')}/"
 
 
-def key_of(stage: Asset, batch: int, epoch: int, attempt: int) -> str:
-    return f"{folder_of(stage)}{batch // _FOLDER}/{batch}-{epoch}-{attempt}"
+def key_of(deployment: str, stage: Asset, batch: int, epoch: int, attempt: int) -> str:
+    return f"{folder_of(deployment, stage)}{batch // _FOLDER}/{batch}-{epoch}-{attempt}"
 
 
-def write(effect: LogBatch) -> Steps[None]:
+def write(deployment: str, effect: LogBatch) -> Steps[None]:
     """Keep one try. It has a name of its own, so one that is there already is this one."""
     parts = {edge: msgspec.Raw(pack_value(rows)) for edge, rows in effect.parts.items()}
     one = LoggedTry(effect.stage, effect.batch, effect.epoch, effect.attempt, effect.last, parts)
     raw = heads.pack(msgspec.msgpack.encode(one), MAGIC, FORMAT)
+    if len(raw) > FRAME_BYTES_MAX:
+        raise InputError(
+            f"batch {effect.batch} of {effect.stage} is too large for the log",
+            detail=f"It has {len(raw) >> 20} MB; at most {FRAME_BYTES_MAX >> 20} MB could be read back.",
+            hint="Limit what a micro-batch may take (maxFilesPerTrigger).",
+        )
+    key = key_of(deployment, effect.stage, effect.batch, effect.epoch, effect.attempt)
     try:
-        yield PutNew(key_of(effect.stage, effect.batch, effect.epoch, effect.attempt), [raw], again=True)
+        yield PutNew(key, [raw], again=True)
     except ObjectExistsError:
         return
 
 
-def read(stage: Asset, wanted: LoadBatches) -> Steps[tuple[LoggedBatch, ...]]:
-    """Every try of these batches, of as many of them as one answer may hold; the first batch in any case."""
+def read(deployment: str, stage: Asset, wanted: LoadBatches) -> Steps[tuple[LoggedBatch, ...]]:
+    """Every try of these batches, of as many of them as one answer may hold; the first two in any case, since the
+    commit of the first is in the second."""
     found: list[LoggedBatch] = []
     held = 0
-    for batch, tries in (yield from _tries(stage, wanted.first, wanted.last)):
-        if found and held + sum(one.nbytes for one in tries) > LOAD_BYTES:
+    for number, (batch, tries) in enumerate((yield from _tries(deployment, stage, wanted.first, wanted.last))):
+        if number >= 2 and held + sum(one.nbytes for one in tries) > LOAD_BYTES:
             break
         for one in tries:
             held += one.nbytes
@@ -87,10 +92,10 @@ def read(stage: Asset, wanted: LoadBatches) -> Steps[tuple[LoggedBatch, ...]]:
     return tuple(found)
 
 
-def _tries(stage: Asset, first: int, last: int) -> Steps[list[tuple[int, list[StoredObject]]]]:
+def _tries(deployment: str, stage: Asset, first: int, last: int) -> Steps[list[tuple[int, list[StoredObject]]]]:
     tries: dict[int, list[StoredObject]] = {}
     for folder in range(first // _FOLDER, last // _FOLDER + 1):
-        for one in (yield ListKeys(f"{folder_of(stage)}{folder}/")):
+        for one in (yield ListKeys(f"{folder_of(deployment, stage)}{folder}/")):
             match = _KEY.fullmatch(one.key)
             if match is not None and first <= int(match[1]) <= last:
                 tries.setdefault(int(match[1]), []).append(one)
@@ -110,7 +115,7 @@ def _decode(raw: bytes, key: str, batch: int, edge: Edge) -> LoggedBatch:
     return LoggedBatch(HeldBatch(one.batch, one.epoch, one.attempt, rows, digest_of(rows)), one.last)
 
 
-def forget(stage: Asset, shards: tuple[Asset, ...]) -> Steps[int]:
+def forget(deployment: str, stage: Asset, shards: tuple[Asset, ...]) -> Steps[int]:
     """Delete what no checkpoint that is kept needs; up to which batch. The last batch that all of them have stays: the
     commit of the one before it is in it."""
     least: int | None = None
@@ -124,7 +129,7 @@ def forget(stage: Asset, shards: tuple[Asset, ...]) -> Steps[int]:
     if least is None or least < 1:
         return -1
     doomed = []
-    for one in (yield ListKeys(folder_of(stage))):
+    for one in (yield ListKeys(folder_of(deployment, stage))):
         match = _KEY.fullmatch(one.key)
         if match is not None and int(match[1]) < least:
             doomed.append(one.key)
@@ -133,11 +138,22 @@ def forget(stage: Asset, shards: tuple[Asset, ...]) -> Steps[int]:
     return least
 
 
-class BatchLog:
-    """Writes the log for the stages of one driver process: each has a thread, since one batch waits for one write."""
+def ended(ticket: int, work: Callable[[], Done]) -> Done:
+    """Whatever goes wrong is an answer: the core waits for one."""
+    try:
+        return work()
+    except HoldfastError as error:
+        return Done(ticket=ticket, ok=False, why=one_line(error).removeprefix("error: "))
+    except Exception as error:
+        return Done(ticket=ticket, ok=False, why=repr(error))
 
-    def __init__(self, service: IoService, answer: Callable[[Done], None]) -> None:
-        self._service = service
+
+class BatchLog:
+    """Writes the log of one life of a stage: on a thread of its own, since one batch waits for one write."""
+
+    def __init__(self, door: StoreDoor, deployment: str, answer: Callable[[Done], None]) -> None:
+        self._door = door
+        self._deployment = deployment
         self._answer = answer
         self._wanted: queue.SimpleQueue[LogBatch | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="batch log", daemon=True).start()
@@ -151,15 +167,8 @@ class BatchLog:
 
     def _work(self) -> None:
         while (effect := self._wanted.get()) is not None:
-            try:
-                self._service.run(write(effect))
-                self._answer(Done(ticket=effect.ticket, ok=True))
-            except HoldfastError as error:
-                self._answer(Done(ticket=effect.ticket, ok=False, why=one_line(error)))
-            except Exception as error:  # whatever it is: the core waits for an answer
-                self._answer(Done(ticket=effect.ticket, ok=False, why=repr(error)))
+            self._answer(ended(effect.ticket, lambda effect=effect: self._write(effect)))
 
-
-def open_service(store: dict[str, Any], log: Path, on_wait: Callable[[str], None] = lambda text: None) -> IoService:
-    """The store of a node's settings (`NodeConfig.stored`)."""
-    return IoService(open_store(store["url"], store["settings"], log=log), on_wait=on_wait)
+    def _write(self, effect: LogBatch) -> Done:
+        self._door.service().run(write(self._deployment, effect))
+        return Done(ticket=effect.ticket, ok=True)

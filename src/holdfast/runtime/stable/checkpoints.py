@@ -11,11 +11,10 @@ checkpoint there has consumed more than the one at hand, that one counts and thi
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -26,7 +25,7 @@ from holdfast.checkpoint.restore import RestoredState, restore
 from holdfast.checkpoint.tenure import Tenure
 from holdfast.checkpoint.write import PagedJob, fit_of
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
-from holdfast.errors import HoldfastError, StateError, one_line
+from holdfast.errors import HoldfastError, StateError
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Edge, Seat, operator_of
 from holdfast.model.parts import CheckpointHead, OutputPart
@@ -36,7 +35,9 @@ from holdfast.runtime.net.wire import pack_value, unpack_value
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
 from holdfast.runtime.stable import batches
-from holdfast.store.service import IoService
+from holdfast.runtime.stable.door import StoreDoor
+
+T = TypeVar("T")
 
 #: The part of a checkpoint with the rows of its output queues.
 OUTPUTS = "outputs"
@@ -55,7 +56,7 @@ class CheckpointStore:
 
     def __init__(
         self,
-        service: IoService,
+        door: StoreDoor,
         plan: Plan,
         seat: Seat,
         factory: Factory,
@@ -63,15 +64,18 @@ class CheckpointStore:
         events: EventWriter,
         keep: int,
     ) -> None:
-        self.service = service
+        self._door = door
         self._plan = plan
         self._seat = seat
         self._factory = factory
         self._answer = answer
         self._events = events
         self._keep = keep
-        self._puts: queue.SimpleQueue[PutCheckpoint | None] = queue.SimpleQueue()
-        self._loads: queue.SimpleQueue[LoadCheckpoint | LoadBatches | None] = queue.SimpleQueue()
+        #: What waits, at most one of a kind for each shard or edge: the newest that was asked for.
+        self._puts: dict[Asset, PutCheckpoint] = {}
+        self._loads: dict[Asset | Edge, LoadCheckpoint | LoadBatches] = {}
+        self._wanted = threading.Condition()
+        self._closed = False
         self._lock = threading.Lock()
         self._tenures: dict[Asset, tuple[int, Tenure]] = {}
         self._claims = 0
@@ -85,38 +89,38 @@ class CheckpointStore:
             threading.Thread(target=work, name="checkpoints", daemon=True).start()
 
     def want(self, effect: StoreEffect) -> None:
-        if isinstance(effect, PutCheckpoint):
-            self._puts.put(effect)
-        else:
-            self._loads.put(effect)
+        with self._wanted:
+            if isinstance(effect, PutCheckpoint):
+                _let_go(self._puts.pop(effect.shard, None))  # nobody waits for it any more
+                self._puts[effect.shard] = effect
+            else:
+                self._loads[effect.shard if isinstance(effect, LoadCheckpoint) else effect.edge] = effect
+            self._wanted.notify_all()
 
     def close(self) -> None:
         """Waits for nobody: what is half written counts for nothing, and is removed by the next tenure."""
-        self._puts.put(None)
-        self._loads.put(None)
-        self.service.close()
+        with self._wanted:
+            self._closed = True
+            self._wanted.notify_all()
+        self._door.close()
+
+    def _next(self, waiting: dict[Any, T]) -> T | None:
+        """The one that has waited longest; None: it is over."""
+        with self._wanted:
+            self._wanted.wait_for(lambda: self._closed or waiting)
+            return None if self._closed else waiting.pop(next(iter(waiting)))
 
     def _work_puts(self) -> None:
-        while (effect := self._puts.get()) is not None:
-            self._answer(self._ended(effect.ticket, lambda effect=effect: self._put(effect)))
+        while (effect := self._next(self._puts)) is not None:
+            self._answer(batches.ended(effect.ticket, lambda effect=effect: self._put(effect)))
             self._tidy(effect)
 
     def _work_loads(self) -> None:
-        while (effect := self._loads.get()) is not None:
+        while (effect := self._next(self._loads)) is not None:
             if isinstance(effect, LoadCheckpoint):
-                self._answer(self._ended(effect.ticket, lambda effect=effect: self._load(effect)))
+                self._answer(batches.ended(effect.ticket, lambda effect=effect: self._load(effect)))
             else:
-                self._answer(self._ended(effect.ticket, lambda effect=effect: self._load_batches(effect)))
-
-    @staticmethod
-    def _ended(ticket: int, work: Callable[[], Done]) -> Done:
-        """Whatever goes wrong is an answer: the core waits for one."""
-        try:
-            return work()
-        except HoldfastError as error:
-            return Done(ticket=ticket, ok=False, why=one_line(error).removeprefix("error: "))
-        except Exception as error:
-            return Done(ticket=ticket, ok=False, why=repr(error))
+                self._answer(batches.ended(effect.ticket, lambda effect=effect: self._load_batches(effect)))
 
     # --- tenures
 
@@ -133,7 +137,7 @@ class CheckpointStore:
             self._claims += 1
             holder = f"{self._seat}.{self._claims}"
         claim = tenures.claim(shard, self._plan.query, epoch=epoch, holder=holder, restoring=restoring)
-        tenure = self.service.run(claim)
+        tenure = self._door.service("read" if restoring else "write").run(claim)
         with self._lock:
             self._tenures[shard] = (epoch, tenure)
         return tenure
@@ -154,7 +158,7 @@ class CheckpointStore:
                 now_ms=lambda: time.time_ns() // 1_000_000,
             )  # fmt: skip
             stored = True  # from here on the job closes the snapshot
-            entry = self.service.run(tenures.publish(tenure, job))
+            entry = self._door.service().run(tenures.publish(tenure, job))
         except StateError:
             image.keep(None)
             raise
@@ -184,18 +188,21 @@ class CheckpointStore:
         first = effect.shard not in self._put_since
         count = self._put_since[effect.shard] = self._put_since.get(effect.shard, 0) + 1
         try:
-            self.service.run(tenures.collect(tenure, self._keep))
+            service = self._door.service()
+            service.run(tenures.collect(tenure, self._keep))
             if first:
-                self.service.run(tenures.sweep(tenure))
+                service.run(tenures.sweep(tenure))
             if count % FORGET_EVERY == 0:
                 self._forget(effect.shard)
-        except HoldfastError as error:
-            self._events.write("checkpoints-kept", f"Old checkpoints of {effect.shard} are not removed: {error.what}.")
+        except Exception as error:  # of whatever kind: this thread has to write the next one
+            if not self._closed:
+                why = error.what if isinstance(error, HoldfastError) else repr(error)
+                self._events.write("checkpoints-kept", f"Old checkpoints of {effect.shard} are not removed: {why}.")
 
     def _forget(self, shard: Asset) -> None:
         for stage in self._plan.topology.stages:
             if stage.shards and shard == min(stage.shards):
-                self.service.run(batches.forget(stage.id, stage.shards))
+                self._door.service().run(batches.forget(self._plan.query, stage.id, stage.shards))
 
     # --- reading
 
@@ -208,7 +215,9 @@ class CheckpointStore:
             self._events.write("checkpoint-bad", text, shard=effect.shard, sequence=entry.sequence)
 
         plan = restore(tenure, lambda _: operator.op.new_pool(), wanted=self._fit_of(operator), on_bad=on_bad)
-        found = self.service.run(plan)
+        service = self._door.service("read")
+        found = service.run(plan)
+        service.run(tenures.settle(tenure))
         if found is None:
             return Done(ticket=effect.ticket, ok=True)
         return Done(ticket=effect.ticket, ok=True, head=self._head(found), image=found)
@@ -224,7 +233,7 @@ class CheckpointStore:
 
     def _load_batches(self, effect: LoadBatches) -> Done:
         stage = self._plan.topology.producer[effect.edge]
-        found = self.service.run(batches.read(stage, effect))
+        found = self._door.service("read").run(batches.read(self._plan.query, stage, effect))
         return Done(ticket=effect.ticket, ok=True, batches=found)
 
     # --- operators
@@ -249,9 +258,13 @@ def open_checkpoints(
     def waits(text: str) -> None:
         events.limited("store", 30.0, "store-waits", f"{config.name} {text}.")
 
-    assert config.stored is not None
-    service = batches.open_service(config.stored, config.home / "logs" / "store.log", waits)
-    return CheckpointStore(service, plan, seat, factory, answer, events, config.checkpoints_kept)
+    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits)
+    return CheckpointStore(door, plan, seat, factory, answer, events, config.checkpoints_kept)
+
+
+def _let_go(effect: PutCheckpoint | None) -> None:
+    if effect is not None and isinstance(effect.image, StateImage):
+        effect.image.snapshot.close()
 
 
 def _block(block: Block) -> Block:
