@@ -202,6 +202,7 @@ def test_of_checkpoints_that_wait_only_the_newest_of_a_shard_is_written_and_the_
     with contextlib.suppress(queue.Empty):
         written.append(one.ends.get(timeout=1))
     assert all(end.ok for end in written)
+    one.op.op.pool.reclaim()
     assert one.op.op.pool.stats().snapshots_open == 0
     assert one.load(2).head.to == {EDGE: 30}
     one.store.close()

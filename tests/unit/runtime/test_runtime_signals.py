@@ -1,0 +1,45 @@
+"""Signals end a process once, in good order, however many come and whatever the main thread is at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from support.nodes import PATHS
+
+#: Takes the lock that the end needs again and again; says "ready", and how often it was told to end.
+BUSY = """
+import sys, threading, time
+from holdfast.runtime.signals import on_end
+lock, ended, ends = threading.Lock(), threading.Event(), []
+def end():
+    with lock:
+        ends.append(1)
+        ended.set()
+on_end(end)
+print("ready", flush=True)
+until = time.monotonic() + 20
+while not ended.is_set() and time.monotonic() < until:
+    with lock:
+        sum(range(1000))
+time.sleep(0.2)
+print(len(ends), flush=True)
+"""
+
+
+def test_many_signals_at_once_end_a_process_once_while_its_main_thread_holds_locks():
+    """A handler that took a lock hung for good (test_node_signals, once in many runs)."""
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(200):
+            for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+                process.send_signal(sign)
+        assert process.communicate(timeout=30)[0] == "1\n"
+        assert process.returncode == 0
+    finally:
+        process.kill()
