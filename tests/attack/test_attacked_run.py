@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.nodes import PATHS
-from support.packets import Traffic
+from support.packets import TALKERS, Traffic
 from support.planned import LIMIT_S, Command
 
 from holdfast.cli.story import read_events
@@ -21,18 +21,6 @@ from holdfast.errors import DAMAGED
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PIPELINE = """
-import holdfast as hf
-
-pipeline = hf.Pipeline("netmon")
-packets = pipeline.read(
-    lambda spark: spark.readStream.schema("ts timestamp, src string, bytes long")
-    .option("maxFilesPerTrigger", 4).json("{base}/in"),
-    event_time="ts", watermark="2 seconds")
-packets.window("10 seconds", every="1 second").by("src").agg(
-    packets=hf.count(), bytes=hf.sum("bytes"), shards=4, name="talkers").write(
-    lambda df: df.writeStream.format("parquet").option("path", "{base}/out"))
-"""
 #: A node of `run` that shall listen for other machines refuses to start: what a start does that fails late.
 FAILS = ("--set", 'listen = "0.0.0.0"')
 SPARK_S = 180.0
@@ -86,7 +74,7 @@ def damaged(home: Path) -> bool:
 def test_a_run_that_was_attacked_from_all_sides_is_equal_to_batch(tmp_path: Path, command: Start):
     home, file = tmp_path / "run", tmp_path / "netmon.py"
     (tmp_path / "in").mkdir()
-    file.write_text(PIPELINE.replace("{base}", str(tmp_path)))
+    file.write_text(TALKERS.replace("{base}", str(tmp_path)))
     traffic = Traffic(tmp_path / "in")
     one = command("run", str(file), "--dir", str(home), "--nodes", "4", "--no-standby", planned=False)
     one.wait_for("running in", SPARK_S)

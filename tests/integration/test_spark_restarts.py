@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.packets import Traffic
+from support.packets import TALKERS, Traffic
 from support.planned import Command
 
 from holdfast.cli.story import read_events
@@ -19,18 +19,6 @@ from holdfast.cli.story import read_events
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SPARK_S = 300.0
-PIPELINE = """
-import holdfast as hf
-
-pipeline = hf.Pipeline("netmon")
-packets = pipeline.read(
-    lambda spark: spark.readStream.schema("ts timestamp, src string, bytes long")
-    .option("maxFilesPerTrigger", 4).json("{base}/in"),
-    event_time="ts", watermark="2 seconds")
-packets.window("10 seconds", every="1 second").by("src").agg(
-    packets=hf.count(), bytes=hf.sum("bytes"), shards=4, name="talkers").write(
-    lambda df: df.writeStream.format("parquet").option("path", "{base}/out"))
-"""
 
 
 @pytest.fixture
@@ -73,7 +61,7 @@ def goes_on(one: Command, base: Path, checkpoints: int, written: int) -> None:
 def test_a_run_goes_on_after_everything_was_killed_twice(tmp_path: Path, command: Callable[..., Command]):
     home, file = tmp_path / "run", tmp_path / "netmon.py"
     (tmp_path / "in").mkdir()
-    file.write_text(PIPELINE.replace("{base}", str(tmp_path)))
+    file.write_text(TALKERS.replace("{base}", str(tmp_path)))
     traffic = Traffic(tmp_path / "in")
     arguments = ["--store", f"file://{tmp_path / 'store'}", "--set", 'checkpoint_every = "2 s"', "--no-standby"]
     one = command("run", str(file), "--dir", str(home), "--nodes", "3", *arguments)

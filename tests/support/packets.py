@@ -11,6 +11,19 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+#: A pipeline over such files, from `{base}/in` to `{base}/out`.
+TALKERS = """
+import holdfast as hf
+
+pipeline = hf.Pipeline("netmon")
+packets = pipeline.read(
+    lambda spark: spark.readStream.schema("ts timestamp, src string, bytes long")
+    .option("maxFilesPerTrigger", 4).json("{base}/in"),
+    event_time="ts", watermark="2 seconds")
+packets.window("10 seconds", every="1 second").by("src").agg(
+    packets=hf.count(), bytes=hf.sum("bytes"), shards=4, name="talkers").write(
+    lambda df: df.writeStream.format("parquet").option("path", "{base}/out"))
+"""
 START_US = 1_700_000_000_000_000
 SECOND = 1_000_000
 
