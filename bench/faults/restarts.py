@@ -53,7 +53,7 @@ def _restored_s(started: LocalRun, since: float) -> float:
         new = [e["text"] for e in told if _seconds(e) >= since]
         return {shard for shard in shards if not any(f" {shard} " in text for text in new)}
 
-    _wait(lambda: not missing(), START_LIMIT_S, f"not restored: {', '.join(sorted(missing()))}")
+    _wait(lambda: not missing(), START_LIMIT_S, "not every shard was restored")
     return max(_seconds(e) for e in read_events(started.run.path) if e["event"] == "restored") - since
 
 

@@ -17,12 +17,10 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from holdfast.checkpoint.restore import RestoredState
-from holdfast.checkpoint.write import BuiltOn
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check, one_line
 from holdfast.model.ids import Edge, operator_of, port_of
 from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, to_micros
@@ -45,6 +43,9 @@ from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
 from holdfast.runtime.node.letters import INPUT, RESULT, Letters
 from holdfast.runtime.shards import cut
 from holdfast.state.pages import Snapshot
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.write import BuiltOn
 
 #: Column of partial aggregates that says in which pane a row belongs.
 PANE = "pane_start"
@@ -346,6 +347,8 @@ class ShardOperator:
 
     def load(self, image: object) -> None:
         """Become what a checkpoint holds."""
+        from holdfast.checkpoint.restore import RestoredState  # here: only nodes with a store need it
+
         check(isinstance(image, RestoredState), "a state was to be loaded that is none", self.op.name)
         assert isinstance(image, RestoredState)
         self.op.become(image.pool, image.manifest.meta)

@@ -234,7 +234,7 @@ class NodeProcess:
         self.pulse = Pulse(self.loop, node, self.send, duration_ns(config.busy_limit, "busy_limit"))
         self.spill = SpillStore(self.home / "spill", self.post, self._on_damage)
         self.letters = LetterStore(Path(config.dir) / DEAD, self.name, self.post)
-        if config.store:  # nodes without one load nothing of it
+        if config.store:  # what writes checkpoints is loaded only where there is one
             from holdfast.runtime.stable.checkpoints import open_checkpoints
 
             self.checkpoints = open_checkpoints(config, plan, node.seat, factory, self.post, self.events)
