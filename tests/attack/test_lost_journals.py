@@ -51,11 +51,12 @@ def test_a_lost_journal_ends_its_node_and_the_other_one_says_for_whom_it_waits(p
     assert "new name" in said
     assert told(pair, "n0", "journal-damaged")
     if lost == "all":
-        assert "n0 has lost its journal" in told(pair, "n1", "journal-damaged")[0]
+        heard = pair.until("n1 to say who has", lambda: told(pair, "n1", "journal-damaged"))
+        assert "n0 has lost its journal" in heard[0]
     waits = pair.until("n1 to say for whom it waits", lambda: pair.status("n1")["waits_for"])
     assert waits.startswith("n1 waits for n0: without it there is no majority of n0, n1.")
     assert "cannot commit: a ledger of theirs is there" in waits
-    assert waits in told(pair, "n1", "no-quorum")
+    pair.until("its event log to say so, too", lambda: waits in told(pair, "n1", "no-quorum"))
 
 
 def test_a_node_that_kept_its_journal_comes_back_and_nobody_waits_any_more(pair: Nodes):

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -287,12 +286,11 @@ def _pair(text: str) -> tuple[str, str]:
 def until_told() -> Iterator[threading.Event]:
     """An event that is set by any signal that ends a run, instead of dying in the middle of something."""
     told = threading.Event()
-    before = on_end(told.set)
+    restore = on_end(told.set)
     try:
         yield told
     finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
+        restore()
 
 
 def run_command(

@@ -43,3 +43,26 @@ def test_many_signals_at_once_end_a_process_once_while_its_main_thread_holds_loc
         assert process.returncode == 0
     finally:
         process.kill()
+
+
+#: Its main thread waits for a lock, and another thread is the one that the kernel gives signals to.
+ELSEWHERE = """
+import ctypes, signal, threading, time
+from holdfast.runtime.signals import ENDS, on_end
+ended = threading.Event()
+on_end(ended.set)
+libc = ctypes.CDLL(None)
+def other():
+    time.sleep(0.2)
+    libc.pthread_kill(ctypes.c_ulong(threading.get_ident()), signal.SIGTERM)
+    time.sleep(20)
+threading.Thread(target=other, daemon=True).start()
+print(ended.wait(10), flush=True)
+"""
+
+
+def test_a_signal_that_another_thread_gets_ends_a_process_whose_main_thread_waits():
+    """The kernel chooses the thread. A Python handler would run when the main thread wakes up, which may be never."""
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    told = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env=environment, timeout=60)
+    assert told.stdout == "True\n", told.stderr
