@@ -12,11 +12,20 @@ from collections.abc import Iterator
 
 import pytest
 from conformance.store_promises import StorePromises
+from pyspark.errors import AnalysisException
 from support.hdfs import Hdfs, running
 from support.small_checkpoints import DEPLOYMENT, SHARD, Chain, aggregate, feed, results, run
 
 from holdfast.checkpoint import claim, collect, fit_of, restore_operator
-from holdfast.errors import ConfigError, StoreError, StoreFullError, StoreReadOnlyError, StoreUnreachableError
+from holdfast.errors import (
+    ConfigError,
+    ObjectExistsError,
+    ObjectMissingError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnreachableError,
+)
 from holdfast.store import IoService, LookAt
 from holdfast.store.hadoop import HadoopStore
 
@@ -47,6 +56,19 @@ def store(client: HadoopStore) -> HadoopStore:
 
 class TestHdfs(StorePromises):
     """The same bodies as on every other adapter."""
+
+
+def test_its_errors_are_its_own_in_a_process_where_spark_has_a_session(spark, store: HadoopStore):
+    """Spark's Python asks Spark's JVM about every Java exception of the process, also about one of another JVM."""
+    assert spark.range(3).count() == 3
+    store.put("there", [b"first"])
+    for i in range(20):
+        with pytest.raises(ObjectExistsError):
+            store.put("there", [b"second"])
+        with pytest.raises(ObjectMissingError):
+            store.size(f"nowhere-{i}")
+    with pytest.raises(AnalysisException):  # and Spark's are Spark's
+        spark.sql("select nothing")
 
 
 def _chunks(mb: int, on_chunk=lambda i: None) -> Iterator[bytes]:

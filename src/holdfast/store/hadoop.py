@@ -273,8 +273,9 @@ class HadoopStore:
             raise error_of(_java_name(error), _text(error), self.url, what, key) from None
         except (Py4JNetworkError, Py4JError, ConnectionError) as error:
             alive = "" if self._java.is_alive else " The JVM beside the node has ended."
+            said = " ".join(str(error).split())[:300]
             raise StoreUnreachableError(
-                f"{self.url} does not answer: {what} {key}".rstrip(), detail=f"{type(error).__name__}.{alive}"
+                f"{self.url} does not answer: {what} {key}".rstrip(), detail=f"{type(error).__name__}: {said}.{alive}"
             ) from None
 
 

@@ -66,7 +66,9 @@ class HadoopJvm:
     def _start(self, log: Path | None) -> None:
         try:
             import pyspark
-            from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+            from py4j.java_gateway import launch_gateway
+
+            from holdfast.store.gateway import OwnGateway
         except ImportError:
             raise ConfigError(
                 "a store on HDFS needs PySpark",
@@ -85,7 +87,7 @@ class HadoopJvm:
                 return_proc=True, create_new_process_group=True,
             )  # fmt: skip
         port, token, self.process = started
-        self.gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+        self.gateway = OwnGateway(port, token)
         self.jvm: Any = self.gateway.jvm
 
     def _find_classes(self) -> None:

@@ -48,7 +48,7 @@ def test_many_signals_at_once_end_a_process_once_while_its_main_thread_holds_loc
 #: Its main thread waits for a lock, and another thread is the one that the kernel gives signals to.
 ELSEWHERE = """
 import ctypes, signal, threading, time
-from holdfast.runtime.signals import ENDS, on_end
+from holdfast.runtime.signals import on_end
 ended = threading.Event()
 on_end(ended.set)
 libc = ctypes.CDLL(None)
@@ -64,5 +64,6 @@ print(ended.wait(10), flush=True)
 def test_a_signal_that_another_thread_gets_ends_a_process_whose_main_thread_waits():
     """The kernel chooses the thread. A Python handler would run when the main thread wakes up, which may be never."""
     environment = {**os.environ, "PYTHONPATH": PATHS}
-    told = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env=environment, timeout=60)
+    command = [sys.executable, "-c", ELSEWHERE]
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert told.stdout == "True\n", told.stderr

@@ -401,9 +401,8 @@ class NodeProcess:
             return
         self._unheard_since_ns = self._unheard_since_ns or now_ns
         if now_ns - self._unheard_since_ns > UNHEARD_NS:  # an election is over long before that
-            text = unheard_text(node, silent)
-            self.events.limited("unheard", 30.0, "no-quorum", text, missing=silent)
-            self.waits_for = text
+            self.waits_for = unheard_text(node, silent)
+            self.events.limited("unheard", 30.0, "no-quorum", self.waits_for, missing=silent)
 
     def _on_notes(self, noted: list[Note]) -> None:
         """On the loop's thread, before anything of the step leaves: what breaks an invariant is told, never done."""
