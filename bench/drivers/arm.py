@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.cli.run import LocalRun, RunOptions, start_run
+from holdfast.cli.start import LocalRun, RunOptions, start_run
 from holdfast.cli.watch import cluster_status
 from holdfast.errors import HoldfastError
 

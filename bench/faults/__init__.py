@@ -23,7 +23,7 @@ import psutil
 
 from bench.harness import Report, machine
 from holdfast.cli.control import finish_run
-from holdfast.cli.run import LocalRun, RunOptions, start_run
+from holdfast.cli.start import LocalRun, RunOptions, start_run
 from holdfast.cli.verify import verify_run
 from holdfast.cli.watch import cluster_status
 from holdfast.errors import HoldfastError

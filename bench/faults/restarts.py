@@ -23,7 +23,7 @@ import psutil
 from bench.faults import EXAMPLES, PACE, START_LIMIT_S, _file, _flows, _wait
 from bench.harness import Report, machine
 from holdfast.cli.control import finish_run
-from holdfast.cli.run import LocalRun, RunOptions, go_on, start_run
+from holdfast.cli.start import LocalRun, RunOptions, go_on, start_run
 from holdfast.cli.story import read_events
 from holdfast.cli.verify import verify_run
 

@@ -21,7 +21,7 @@ import psutil
 from bench import faults
 from bench.faults import CALM_LIMIT_S, Fault, _wait, under_faults
 from bench.harness import Report, machine
-from holdfast.cli.run import LocalRun
+from holdfast.cli.start import LocalRun
 from holdfast.cli.story import read_events
 from holdfast.cli.watch import cluster_status
 from holdfast.model.ids import name_of

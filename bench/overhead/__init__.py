@@ -118,7 +118,7 @@ def _plain(options: dict[str, Any], home: Path, first: int, last: int, rows: int
 
 
 def _holdfast(options: dict[str, Any], home: Path, first: int, last: int, rows: int, nodes: int) -> dict[str, float]:
-    from holdfast.cli.run import RunOptions, start_run
+    from holdfast.cli.start import RunOptions, start_run
 
     os.environ.update(recovery._environment(options))
     settings = ('state_limit = "4 GB"',)
@@ -195,7 +195,7 @@ def _median(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 def _delays(seconds: float, scratch: Path) -> list[dict[str, Any]]:
     """Time from the end of a window to its arrival at the sink, 20,000 rows a second."""
-    from holdfast.cli.run import RunOptions, start_run
+    from holdfast.cli.start import RunOptions, start_run
 
     found = []
     for system in ("Holdfast, protected", "plain Structured Streaming"):

@@ -27,7 +27,7 @@ class Piped:
     """A run of `query.py`; says what the next windows take."""
 
     def __init__(self, home: Path, keys: int, rows: int, *, warm: int, spans: int, windows: int) -> None:
-        from holdfast.cli.run import RunOptions, start_run
+        from holdfast.cli.start import RunOptions, start_run
 
         self.rows = rows
         files = warm + spans * (windows * WINDOW_BATCHES + SLACK)

@@ -132,7 +132,7 @@ def _plain(kills: int, quiet_s: float, home: Path) -> list[dict[str, Any]]:
 
 def _holdfast(kills: int, quiet_s: float, home: Path, kind: str) -> list[dict[str, Any]]:
     """Kill nodes that run a Spark stage (with a warm standby elsewhere), or nodes that hold shards only (without)."""
-    from holdfast.cli.run import RunOptions, start_run
+    from holdfast.cli.start import RunOptions, start_run
     from holdfast.runtime.client.probe import Probe
 
     staged = kind == "a Spark stage"

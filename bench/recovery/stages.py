@@ -43,7 +43,7 @@ class StagedRun:
     """One run, and what its sinks have got."""
 
     def __init__(self, home: Path, stages: int) -> None:
-        from holdfast.cli.run import RunOptions, start_run
+        from holdfast.cli.start import RunOptions, start_run
 
         self.home, self.stages = home, stages
         home.mkdir()

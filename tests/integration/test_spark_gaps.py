@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.control import finish_run
-from holdfast.cli.run import RunOptions, start_run
+from holdfast.cli.start import RunOptions, start_run
 from holdfast.cli.verify import verify_run
 from holdfast.cli.watch import cluster_status
 from holdfast.errors import HoldfastError

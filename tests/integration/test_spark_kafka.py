@@ -14,7 +14,7 @@ from support.kafka import Broker, TopicFeed
 from support.packets import packets
 
 from holdfast.cli.control import finish_run
-from holdfast.cli.run import LocalRun, RunOptions, start_run
+from holdfast.cli.start import LocalRun, RunOptions, start_run
 from holdfast.cli.verify import verify_run
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.pipeline.replay import Progress

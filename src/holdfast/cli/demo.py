@@ -27,8 +27,9 @@ from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
 from .control import finish_run
-from .run import NODES_MAX, LocalRun, RunOptions, start_run, until_told
+from .run import until_told
 from .runs import JsonOption, say
+from .start import NODES_MAX, LocalRun, RunOptions, start_run
 from .story import read_events, sentence, write_event
 from .verify import verify_run
 from .watch import cluster_status

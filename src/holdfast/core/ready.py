@@ -149,7 +149,8 @@ class LoadCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep this try of a batch in the store, for good; then feed `Done`. `last` is the commit before it."""
+    """Keep this try of a batch in the store, for good; then feed `Done`. `commit` is what makes it count, if that comes
+    to pass; `last` is the commit before it."""
 
     ticket: int
     stage: Asset
@@ -157,6 +158,7 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     attempt: int
     parts: dict[Edge, Rows]
+    commit: CommitRecord
     last: CommitRecord | None
 
 

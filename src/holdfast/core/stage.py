@@ -350,8 +350,8 @@ class StageDriver:
 
     def _log(self, ready: Ready) -> None:
         """Keep this try in the store, unless it is there or on its way."""
-        batch = self.batch
-        if batch is None or self.attempt in (self.logged, self.logging):
+        batch, commit = self.batch, self.commit
+        if batch is None or commit is None or self.attempt in (self.logged, self.logging):
             return
         self.logging = self.attempt
         ticket = self.tickets.issue(_Logging(self, batch.batch, self.attempt))
@@ -363,6 +363,7 @@ class StageDriver:
                 epoch=self.epoch,
                 attempt=self.attempt,
                 parts={stage_edge(self.spec.id, s): () for s in self.spec.shards} | batch.parts,
+                commit=commit,
                 last=self.last,
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.model import notes
-from holdfast.model.ids import Address, Asset, Edge, stage_edge
+from holdfast.model.ids import Address, Asset, Edge, name_of, stage_edge
 from holdfast.model.record import Record
 from holdfast.sim.world import World
 
@@ -28,8 +28,15 @@ class StoreRules:
             self.fail("said to be stored before it was", str(note))
 
     def on_restored(self, source: Address, note: notes.Restored) -> None:
-        place = self.record().places[note.shard]
-        if place.restored != note.epoch or place.primary != source:
+        """By the record that its node knows. A later one may be decided elsewhere; then the store and all consumers
+        refuse whatever this copy says."""
+        node = self.world.processes[name_of(source)].machine
+        place = node.record.places[note.shard]  # type: ignore[attr-defined]
+        if (
+            place.restored != note.epoch
+            or place.primary != source
+            or note.epoch > self.record().places[note.shard].epoch
+        ):
             self.fail("restored by a copy that is not to", f"{note}: {place}")
 
     def on_logged(self, source: Address, note: notes.Logged) -> None:

@@ -19,11 +19,12 @@ from support.plans import layered_plan
 
 from holdfast.cli import cluster, control
 from holdfast.cli import run as run_module
+from holdfast.cli import start as start_module
 from holdfast.cli.control import finish_run
 from holdfast.cli.home import RunHome
 from holdfast.cli.main import main
-from holdfast.cli.run import RunOptions, start_run
 from holdfast.cli.runs import process_started, read_run
+from holdfast.cli.start import RunOptions, start_run
 from holdfast.cli.watch import cluster_status, gap_lines, nodes_table, percent, shards_of, status_view, unprotected
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.parts import GapFound
@@ -171,7 +172,7 @@ def test_a_bad_setting_is_refused_before_anything_is_made(setting, told, tmp_pat
 
 def test_settings_win_over_flags_and_spark_settings_are_merged():
     options = RunOptions(standby=True, conf=("a=1", "b=1"), settings=("standby = false", 'conf = {b = "2"}'))
-    found = run_module._settings(options)
+    found = start_module.node_settings(options)
     assert found["standby"] is False
     assert found["conf"] == {"a": "1", "b": "2"}
 
@@ -181,8 +182,8 @@ def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeyp
         (directory / "plan.json").write_text("{}")
         return layered_plan(shards=1, tops=0), []
 
-    monkeypatch.setattr(run_module, "plan_file", planned)
-    monkeypatch.setattr(run_module, "_warm", lambda directory, told: None)
+    monkeypatch.setattr(start_module, "plan_file", planned)
+    monkeypatch.setattr(start_module, "_warm", lambda directory, told: None)
     file, home = tmp_path / "x.py", tmp_path / "home"
     file.write_text("")
     for _ in range(2):  # what the first left is not in the way of the second

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from support.plans import layered_plan
@@ -16,14 +18,15 @@ from support.source import rows
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, LogBatch, PutCheckpoint
 from holdfast.errors import StoreUnreachableError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, digest_of, shard_block
-from holdfast.model.ids import Edge, asset_id
-from holdfast.model.parts import CheckpointHead, OutputPart
+from holdfast.model.ids import Edge, Name, asset_id
+from holdfast.model.parts import CheckpointHead, CommitRecord, OutputPart
 from holdfast.model.plan import to_core
+from holdfast.model.record import Record, first_record
 from holdfast.operators import END, START
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.wire import StateChunk
 from holdfast.runtime.node.operators import Factory, ShardOperator
-from holdfast.runtime.stable import batches
+from holdfast.runtime.stable import batches, checkpoints, description
 from holdfast.runtime.stable.checkpoints import CheckpointStore
 from holdfast.runtime.stable.door import StoreDoor
 from holdfast.store.memory import MemoryStore
@@ -31,6 +34,7 @@ from holdfast.store.service import IoService
 
 PLAN = layered_plan()
 SHARD, STAGE, EDGE = asset_id("u0"), asset_id("s0"), Edge("s0>u0")
+NAMES = (Name("n0"), Name("n1"))
 OTHERS = tuple(PLAN.topology.stage[STAGE].shards)
 
 
@@ -231,7 +235,10 @@ def logged(batch: int, attempt: int = 1) -> LogBatch:
     parts = {
         Edge(f"s0>{shard}"): ArrowRows([rows(batch, batch + 5, 1000)]) if shard == SHARD else () for shard in OTHERS
     }
-    return LogBatch(ticket=1, stage=STAGE, batch=batch, epoch=1, attempt=attempt, parts=parts, last=None)
+    commit = CommitRecord(
+        query=PLAN.query, batch=batch, epoch=1, attempt=attempt, watermark=batch, offsets=(batch, batch + 1)
+    )
+    return LogBatch(ticket=1, stage=STAGE, batch=batch, epoch=1, attempt=attempt, parts=parts, commit=commit, last=None)
 
 
 def read(node: StoringNode, first: int, last: int) -> Done:
@@ -255,6 +262,48 @@ def test_an_answer_has_a_limit_and_holds_whole_batches(made, monkeypatch):
             one.service.run(batches.write(PLAN.query, logged(batch, attempt)))
     monkeypatch.setattr(batches, "LOAD_BYTES", 1)
     assert [b.held.batch for b in read(one, 1, 3).batches] == [1, 1, 2, 2]  # the commit of 1 is in 2
+
+
+def test_where_the_ledger_is_lost_the_latest_try_of_the_last_batch_is_the_last_commit(made):
+    _, one, _ = made
+    assert one.service.run(batches.last_commit(PLAN.query, STAGE)) is None
+    for effect in (logged(999), logged(1000, 10), logged(1000, 9)):
+        one.service.run(batches.write(PLAN.query, effect))
+    assert one.service.run(batches.last_commit(PLAN.query, STAGE)) == logged(1000, 10).commit
+
+
+# --- the run
+
+
+def test_the_latest_record_is_kept_and_a_store_that_is_away_gets_it_later(made, monkeypatch):
+    store, one, other = made
+    monkeypatch.setattr(checkpoints, "RECORD_RETRY_S", 0.05)
+    assert one.service.run(description.last_record()) is None
+    for version in range(1, 6):
+        for node in (one, other):
+            node.store.keep(record(version))
+        until(lambda version=version: one.service.run(description.last_record()) == record(version))
+    assert len([key for key in store.objects if key.startswith(description.RECORDS)]) <= 3
+    monkeypatch.setattr(store, "put", away)
+    one.store.keep(record(6))
+    until(lambda: "store-waits" in [event for event, _ in one.told])
+    monkeypatch.undo()
+    until(lambda: one.service.run(description.last_record()) == record(6))
+
+
+def record(version: int) -> Record:
+    return msgspec.structs.replace(first_record(PLAN.topology, NAMES), version=version, term=version // 3)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def away(*_: Any) -> None:
+    raise StoreUnreachableError("the store is away")
 
 
 def test_a_damaged_batch_is_named(made):

@@ -134,7 +134,8 @@ class Actions:
     def finish(self, body: dict) -> dict:
         """Every stage reads what there is, closes all windows and ends."""
         if self.process.children is not None:
-            self.process.events.write("finish", "The pipeline is told to finish.")
+            if not self.process.children.finishing:  # whoever waits for the end says it again and again
+                self.process.events.write("finish", "The pipeline is told to finish.")
             self.process.children.finish()
         return {"told": [self.process.name, *self._forward("finish", body)]}
 

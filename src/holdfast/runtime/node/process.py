@@ -309,10 +309,9 @@ class NodeProcess:
 
     def close(self) -> None:
         """In an order in which nobody waits for anybody who is gone."""
-        if self.children is not None:
-            self.children.close()
-        if self.pulse is not None:
-            self.pulse.close()
+        for part in (self.children, self.pulse):
+            if part is not None:
+                part.close()
         if self.loop is not None:
             self.loop.stop()
         if self.checkpoints is not None:
@@ -388,10 +387,11 @@ class NodeProcess:
         if node.record is self.record:
             return
         self.record = node.record
+        if self.checkpoints is not None:
+            self.checkpoints.keep(node.record)
         self.story.sat = {shard: node.record.places[shard].primary for shard in node.topology.shard}
-        push = m.Push(record=node.record)
         for address, guest in list(self.server.guests.items()):
-            guest.send(address, push)
+            guest.send(address, m.Push(record=node.record))
 
     def _tell_unheard(self, node: Node, now_ns: int) -> None:
         """Nobody waits in silence: who decides nothing, and for whom it waits."""

@@ -7,6 +7,11 @@ same order: rows are kept as the Arrow bytes that were handed over, and a commit
 is exact also for what depends on the order of rows inside a batch (first, last, windows that count rows, sums of
 doubles), which Spark does not promise to give again.
 
+Where the ledgers are lost, too, the log has the last commit (`last_commit`). A driver logs a try only after it has
+opened the ledger, which keeps earlier drivers from writing to it, and gives up its own earlier tries first. So of the
+tries of the last batch only the latest can have been committed. If it was not, nobody has seen any of it, and it may
+just as well be: its rows are those of the batch that Spark has planned.
+
 A batch that every consumer has in the oldest of its checkpoints is not needed any more (`forget`).
 """
 
@@ -33,7 +38,7 @@ from holdfast.store.plan import DeleteKeys, GetWhole, ListKeys, LookAt, PutNew, 
 from holdfast.store.port import StoredObject
 
 MAGIC = b"HFLG"
-FORMAT = 1
+FORMAT = 2
 #: One answer has at most about this many bytes; whoever wants more asks again.
 LOAD_BYTES = 64 << 20
 _FOLDER = 1_000
@@ -47,6 +52,7 @@ class LoggedTry(msgspec.Struct, frozen=True, array_like=True):
     batch: int
     epoch: int
     attempt: int
+    commit: CommitRecord
     last: CommitRecord | None
     parts: dict[Edge, msgspec.Raw]
 
@@ -62,7 +68,7 @@ def key_of(deployment: str, stage: Asset, batch: int, epoch: int, attempt: int) 
 def write(deployment: str, effect: LogBatch) -> Steps[None]:
     """Keep one try. It has a name of its own, so one that is there already is this one."""
     parts = {edge: msgspec.Raw(pack_value(rows)) for edge, rows in effect.parts.items()}
-    one = LoggedTry(effect.stage, effect.batch, effect.epoch, effect.attempt, effect.last, parts)
+    one = LoggedTry(effect.stage, effect.batch, effect.epoch, effect.attempt, effect.commit, effect.last, parts)
     raw = heads.pack(msgspec.msgpack.encode(one), MAGIC, FORMAT)
     if len(raw) > FRAME_BYTES_MAX:
         raise InputError(
@@ -102,17 +108,40 @@ def _tries(deployment: str, stage: Asset, first: int, last: int) -> Steps[list[t
     return sorted(tries.items())
 
 
+def last_commit(deployment: str, stage: Asset) -> Steps[CommitRecord | None]:
+    """Of everything that the stage has handed over, if its ledger is lost; None: it never did."""
+    newest: tuple[tuple[int, ...], StoredObject] | None = None
+    for one in (yield ListKeys(folder_of(deployment, stage))):
+        match = _KEY.fullmatch(one.key)
+        if match is not None:
+            rank = tuple(int(number) for number in match.groups())
+            newest = max(newest, (rank, one)) if newest else (rank, one)
+    if newest is None:
+        return None
+    (batch, *_), found = newest
+    raw = yield GetWhole(found.key, FRAME_BYTES_MAX)
+    return _try_of(raw, found.key, batch).commit
+
+
 def _decode(raw: bytes, key: str, batch: int, edge: Edge) -> LoggedBatch:
+    one = _try_of(raw, key, batch)
+    try:
+        rows = unpack_value(one.parts[edge], key)
+    except (msgspec.DecodeError, KeyError) as error:
+        raise heads.damaged(f"{key} in the log", repr(error)) from None
+    return LoggedBatch(HeldBatch(one.batch, one.epoch, one.attempt, rows, digest_of(rows)), one.last)
+
+
+def _try_of(raw: bytes, key: str, batch: int) -> LoggedTry:
     what = f"{key} in the log"
     body = heads.unpack(raw, MAGIC, FORMAT, what)
     try:
         one = msgspec.msgpack.decode(body, type=LoggedTry)
-        rows = unpack_value(one.parts[edge], what)
-    except (msgspec.DecodeError, KeyError) as error:
-        raise heads.damaged(what, repr(error)) from None
+    except msgspec.DecodeError as error:
+        raise heads.damaged(what, str(error)) from None
     if one.batch != batch:
         raise heads.damaged(what, f"It says that it is batch {one.batch}.")
-    return LoggedBatch(HeldBatch(one.batch, one.epoch, one.attempt, rows, digest_of(rows)), one.last)
+    return one
 
 
 def forget(deployment: str, stage: Asset, shards: tuple[Asset, ...]) -> Steps[int]:

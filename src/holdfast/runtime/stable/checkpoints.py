@@ -1,9 +1,9 @@
 """Checkpoints of a node's shards, written and read beside the loop: effects go in, `Done` comes out.
 
 The core decides when, and whose (`core/protect/paged.py`, `core/restores.py`); what makes a checkpoint count is decided
-in the store, by compare-and-set of a shard's head (`checkpoint/tenure.py`). Here are two threads: one writes, one shard
-at a time, so that a node's checkpoints do not compete with each other; one reads, since whoever waits for a state or
-for rows must not wait behind a write.
+in the store, by compare-and-set of a shard's head (`checkpoint/tenure.py`). Here are three threads. One writes, one
+shard at a time, so that a node's checkpoints do not compete with each other. One reads, since whoever waits for a state
+or for rows must not wait behind a write. One keeps the placement record there, for when all journals are lost.
 
 A tenure is claimed by the first effect of an epoch. A copy that has taken over does not know what the store has: if a
 checkpoint there has consumed more than the one at hand, that one counts and this one is not written.
@@ -30,11 +30,12 @@ from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Edge, Seat, operator_of
 from holdfast.model.parts import CheckpointHead, OutputPart
 from holdfast.model.plan import Plan
+from holdfast.model.record import Record
 from holdfast.runtime.config import NodeConfig
 from holdfast.runtime.net.wire import pack_value, unpack_value
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
-from holdfast.runtime.stable import batches
+from holdfast.runtime.stable import batches, description
 from holdfast.runtime.stable.door import StoreDoor
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ T = TypeVar("T")
 OUTPUTS = "outputs"
 #: After this many checkpoints of a shard, its node looks whether the logs of its stages can be shortened.
 FORGET_EVERY = 8
+#: A record that the store did not take is tried again after this time.
+RECORD_RETRY_S = 5.0
 
 
 class EventWriter(Protocol):
@@ -74,6 +77,7 @@ class CheckpointStore:
         #: What waits, at most one of a kind for each shard or edge: the newest that was asked for.
         self._puts: dict[Asset, PutCheckpoint] = {}
         self._loads: dict[Asset | Edge, LoadCheckpoint | LoadBatches] = {}
+        self._records: dict[str, Record] = {}
         self._wanted = threading.Condition()
         self._closed = False
         self._lock = threading.Lock()
@@ -85,7 +89,7 @@ class CheckpointStore:
         #: For status and metrics: how many were written, and bytes of them.
         self.written = 0
         self.bytes_written = 0
-        for work in (self._work_puts, self._work_loads):
+        for work in (self._work_puts, self._work_loads, self._work_records):
             threading.Thread(target=work, name="checkpoints", daemon=True).start()
 
     def want(self, effect: StoreEffect) -> None:
@@ -95,6 +99,12 @@ class CheckpointStore:
                 self._puts[effect.shard] = effect
             else:
                 self._loads[effect.shard if isinstance(effect, LoadCheckpoint) else effect.edge] = effect
+            self._wanted.notify_all()
+
+    def keep(self, record: Record) -> None:
+        """The record that counts now. An earlier one that still waits is not needed any more."""
+        with self._wanted:
+            self._records["latest"] = record
             self._wanted.notify_all()
 
     def close(self) -> None:
@@ -121,6 +131,19 @@ class CheckpointStore:
                 self._answer(batches.ended(effect.ticket, lambda effect=effect: self._load(effect)))
             else:
                 self._answer(batches.ended(effect.ticket, lambda effect=effect: self._load_batches(effect)))
+
+    def _work_records(self) -> None:
+        while (record := self._next(self._records)) is not None:
+            try:
+                self._door.service("record").run(description.put_record(record))
+            except Exception as error:  # of whatever kind: nobody waits for it, but it must not be forgotten
+                why = error.what if isinstance(error, HoldfastError) else repr(error)
+                with self._wanted:
+                    self._records.setdefault("latest", record)
+                    if not self._closed:
+                        text = f"Record {record.version} is not in the store yet: {why}."
+                        self._events.write("store-waits", text, version=record.version)
+                    self._wanted.wait_for(lambda: self._closed, RECORD_RETRY_S)
 
     # --- tenures
 

@@ -1,0 +1,207 @@
+"""A run in its store: what `run` leaves there, and the directory of a run made again from it.
+
+`holdfast run DIRECTORY` goes on with what the nodes have on their disks; `--resume URL` is for when those are lost. The
+directory is made as it would have been found: the plan, the pipeline's file, and for every node a journal with the
+placement record and the ledgers. From there on it is a restart like any other. Of the record the store has the last one
+that a node could write there, so epochs are taken from wherever a later one may be known, and raised: whoever acted
+under an earlier one cannot claim anything any more.
+
+Spark's own checkpoints, and rows that were set aside, are files. Where the store is a folder, they are in it from the
+beginning, and the run's directory has links to them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
+
+from holdfast.checkpoint.keys import HEADS, shard_of_head
+from holdfast.errors import ConfigError
+from holdfast.model import found
+from holdfast.model.ids import Asset, Name, ledger_of, name_of
+from holdfast.model.parts import CommitRecord, LedgerPage
+from holdfast.model.plan import Plan
+from holdfast.model.record import Place, Record, first_record
+from holdfast.runtime.config import read_plan
+from holdfast.runtime.disk.journal import Journal, write_whole
+from holdfast.runtime.node.past import Past
+from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable.description import RunDescription
+from holdfast.runtime.stable.door import StoreDoor
+from holdfast.store.plan import ListKeys, Steps
+
+#: What of a run's directory is files of Spark's, or rows.
+FILES = ("checkpoints", "late", "bad", "gaps", "dead")
+#: Settings that may hold keys: not written to the store.
+_PRIVATE = ("conf", "store", "store_conf")
+
+
+def open_door(settings: dict[str, Any], scratch: Path) -> StoreDoor:
+    return StoreDoor.of(settings["store"], settings.get("store_conf", {}), scratch / "store.log")
+
+
+# --- a new run
+
+
+def check_unused(settings: dict[str, Any], scratch: Path) -> None:
+    """A new run needs a store, or a path in it, of its own: what another one has left there is not to be mixed up."""
+    door = open_door(settings, scratch)
+    try:
+        known, shards = door.service().run(_used_by())
+    finally:
+        door.close()
+    if known is None and not shards:
+        return
+    there = f"There are some of {', '.join(sorted(shards)[:4])}." if shards else "It has none yet."
+    raise ConfigError(
+        f"{settings['store']} has checkpoints of another run",
+        detail=f"It is the store of {known.deployment}. {there}" if known else there,
+        hint="Give this run a path of its own. `holdfast run DIRECTORY` goes on with the other one; if its "
+        "directory is lost, add --resume URL.",
+    )
+
+
+def _used_by() -> Steps[tuple[RunDescription | None, set[Asset]]]:
+    known = yield from description.read_description()
+    listed = yield ListKeys(HEADS)
+    return known, {shard_of_head(one.key) for one in listed}
+
+
+def describe(directory: Path, plan: Plan, file: Path, cwd: str, names: list[Name], settings: dict[str, Any]) -> None:
+    """Leave in the store what a run goes on from if its directory is lost; before anything of it counts."""
+    given = RunDescription(
+        deployment=plan.query,
+        pipeline=plan.pipeline,
+        source=str(file.resolve()),
+        cwd=cwd,
+        names=tuple(names),
+        plan=(directory / "plan.json").read_bytes(),
+        file=file.read_bytes(),
+        explain=(directory / "explain.txt").read_text(),
+        settings={key: value for key, value in settings.items() if key not in _PRIVATE},
+        conf=tuple(sorted(settings["conf"])),
+    )
+    _run(settings, directory, description.put_description(given))
+
+
+def withdraw(settings: dict[str, Any], directory: Path) -> None:
+    """A start that failed leaves nothing that a later one would take for a run."""
+    _run(settings, directory, description.drop_description())
+
+
+def _run(settings: dict[str, Any], scratch: Path, plan: Steps[Any]) -> Any:
+    door = open_door(settings, scratch)
+    try:
+        return door.service().run(plan)
+    finally:
+        door.close()
+
+
+def link_files(directory: Path, store: str) -> None:
+    """Where the store is a folder, files that must outlive the run's directory are in it."""
+    parts = urlsplit(store)
+    if parts.scheme != "file":
+        return
+    for name in FILES:
+        kept = Path(unquote(parts.path)) / "run" / "files" / name
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+            os.symlink(kept, directory / name)
+        except OSError as error:
+            raise ConfigError(f"{kept} cannot be used", detail=str(error), hint="Give another --store.") from None
+
+
+# --- one whose directory is lost
+
+
+def rebuild(directory: Path, settings: dict[str, Any], tell: Callable[[str], None]) -> tuple[RunDescription, Plan]:
+    """Make the run's directory again from its store. `settings` are those that are not there: `_PRIVATE`."""
+    tell(f"reading what {settings['store']} knows of its run")
+    door = open_door(settings, directory)
+    try:
+        service = door.service()
+        known = service.run(description.read_description())
+        if known is None:
+            raise ConfigError(
+                f"{settings['store']} is not the store of a run",
+                detail=f"It has no {description.DESCRIPTION}.",
+                hint="Give the URL that the run was started with.",
+            )
+        _check_conf(known, settings["conf"])
+        plan = _files_of(directory, known, settings["store"])
+        commits = service.run(_commits(plan))
+        epochs = service.run(description.epochs(tuple(plan.topology.shard)))
+        record = service.run(description.last_record()) or first_record(plan.topology, known.names, modes=plan.modes)
+    finally:
+        door.close()
+    epochs |= {stage: commit.epoch for stage, commit in commits.items()}
+    _journals(directory, plan, raised(record, known.names, epochs), commits)
+    return known, plan
+
+
+def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:
+    """The last one of every stage that has handed over something."""
+    commits: dict[Asset, CommitRecord] = {}
+    for stage in plan.topology.stages:
+        commit = (yield from batches.last_commit(plan.query, stage.id)) if stage.shards else None
+        if commit is not None:
+            commits[stage.id] = commit
+    return commits
+
+
+def _check_conf(known: RunDescription, given: dict[str, str]) -> None:
+    missing = [key for key in known.conf if key not in given]
+    if missing:
+        raise ConfigError(
+            f"{known.pipeline} had settings of Spark that are not in its store",
+            detail=f"They are {', '.join(missing)}. Their values may be keys, so they are not kept there.",
+            hint="Give them again, each as --conf KEY=VALUE.",
+        )
+
+
+def _files_of(directory: Path, known: RunDescription, store: str) -> Plan:
+    if urlsplit(store).scheme != "file":
+        raise ConfigError(
+            f"{known.pipeline} cannot go on without its directory",
+            detail=f"Spark's own checkpoints were in it. A store has them only if it is a folder; this is {store}.",
+            hint="Put the run's directory back, and give only that.",
+        )
+    write_whole(directory / "plan.json", known.plan)
+    write_whole(directory / "pipeline.py", known.file)
+    write_whole(directory / "explain.txt", known.explain.encode())
+    link_files(directory, store)
+    return read_plan(directory / "plan.json")
+
+
+def raised(record: Record, names: tuple[Name, ...], epochs: dict[Asset, int]) -> Record:
+    """The record that all nodes find: everybody's next life is a new one, and every epoch a later one."""
+    version = record.version + 1
+
+    def place(asset: Asset, known: Place) -> Place:
+        epoch = max(known.epoch, epochs.get(asset, 0)) + 1
+        return replace(known, epoch=epoch, since=version, joining=None, moving=False)
+
+    members = {name: record.members.get(name, 1) for name in names}
+    places = {asset: place(asset, known) for asset, known in record.places.items()}
+    return replace(record, version=version, term=record.term + 1, members=members, places=places, draining=())
+
+
+def _journals(directory: Path, plan: Plan, record: Record, commits: dict[Asset, CommitRecord]) -> None:
+    for name, life in record.members.items():
+        home = directory / "nodes" / name
+        home.mkdir(parents=True, exist_ok=True)
+        Past(name, home).belongs_to(plan)
+        entries = [found.life_entry(life), found.vote_entry(record.term, None), found.record_entry(record)]
+        for stage, commit in commits.items():
+            place = record.places[ledger_of(stage)]
+            if name in {name_of(seat) for seat in place.holders}:
+                page = LedgerPage(query=commit.query, fence=commit.epoch, commit=commit)
+                entries.append(found.ledger_entry(ledger_of(stage), place.since, page))
+        journal = Journal(home / "journal")
+        journal.write(entries)
+        journal.close()

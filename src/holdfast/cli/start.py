@@ -1,0 +1,302 @@
+"""Start a run on this machine: a new one from a file, or one that goes on, from its directory or from its store alone.
+
+The parts do the work: `planning.py` plans in a process of its own, `runtime/client/local.py` keeps the node processes
+alive, `resume.py` knows what a store has of a run. Here is the order, and that a start which fails leaves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import threading
+import tomllib
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.plan import Plan
+from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
+from holdfast.runtime.config import make_config, read_plan
+from holdfast.runtime.disk.journal import write_whole
+from holdfast.spark.session import is_here
+
+from .alone import run_alone
+from .control import has_finished, unfinished
+from .home import RunHome
+from .planning import check_file, plan_file
+from .resume import check_unused, describe, link_files, rebuild, withdraw
+from .runs import RUNS, RunFile, process_started, read_run
+
+WARM_LIMIT_S = 600
+#: Nodes of one `holdfast run`, all on this machine.
+NODES_MAX = 64
+
+
+class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How a local run is set up."""
+
+    nodes: int = 4
+    directory: Path | None = None
+    fresh: bool = False
+    master: str = "local[*]"
+    conf: tuple[str, ...] = ()
+    standby: bool = True
+    restart_s: float | None = 3.0
+    #: URL of a store that outlives all nodes.
+    store: str = ""
+    #: Further settings of every node, as TOML: `heartbeat = "50 ms"`. They win over the flags above.
+    settings: tuple[str, ...] = ()
+
+
+class LocalRun:
+    """A pipeline on this machine: its directory, its plan, its nodes."""
+
+    def __init__(self, run: RunFile, plan: Plan, nodes: LocalNodes, warnings: list[str], home: RunHome) -> None:
+        self.run = run
+        self.plan = plan
+        self.nodes = nodes
+        self.warnings = warnings
+        self._home = home
+
+    def is_finished(self) -> bool:
+        try:
+            return not unfinished(self.run)
+        except HoldfastError:
+            return False
+
+    def stop(self) -> None:
+        self.nodes.stop()
+        self._home.release()
+
+
+def start_run(
+    file: Path,
+    options: RunOptions,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
+    """Plan, start the nodes, and leave `run.json` for the other commands."""
+    if not 1 <= options.nodes <= NODES_MAX:
+        raise ConfigError(
+            f"--nodes must be 1 to {NODES_MAX}",
+            detail=f"It is {options.nodes}. Every node is a process of about 200 MB on this machine.",
+            hint="Nodes on machines of their own are started with `holdfast node`: see docs/running.md.",
+        )
+    _check_restart(options.restart_s)
+    if not is_here(options.master):
+        raise ConfigError(
+            f"--master {options.master} is not on this machine",
+            detail="The nodes of `run` listen on loopback only: executors elsewhere could not reach them.",
+            hint="Start `holdfast node` on the machines and use `holdfast submit`: see docs/running.md.",
+        )
+    check_file(file)
+    settings = node_settings(options)
+    home = RunHome(options.directory or RUNS / file.stem, file, fresh=options.fresh)
+    try:
+        return _start(file, home, options, settings, tell, told)
+    except BaseException:
+        home.undo()
+        raise
+
+
+def go_on(
+    directory: Path,
+    restart_s: float | None = 3.0,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
+    """Start the nodes of a run again that has ended, however: its state is in its store, the rest in its directory."""
+    _check_restart(restart_s)
+    before = read_run(directory)
+    if not before.settings.get("store"):
+        raise ConfigError(
+            f"the run in {directory} cannot go on",
+            detail="It had no store: its state was in the memory of its nodes.",
+            hint="Start it with --store next time (docs/checkpoints.md). --fresh starts anew.",
+        )
+    if has_finished(before):
+        raise ConfigError(f"the run in {directory} has finished", hint="`holdfast verify` looks at what it wrote.")
+    home = RunHome(directory, Path(before.source), goes_on=True)
+    try:
+        plan = read_plan(home.path / "plan.json")
+        names: list[str] = sorted(before.endpoints)
+        return _restart(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
+    except BaseException:
+        home.undo()
+        raise
+
+
+def resume(
+    directory: Path,
+    store: str,
+    options: RunOptions,
+    tell: Callable[[str], None] = lambda line: None,
+    told: threading.Event | None = None,
+) -> LocalRun:
+    """Go on with a run whose directory is lost: it is made again from its store."""
+    _check_restart(options.restart_s)
+    given = node_settings(msgspec.structs.replace(options, store=store))
+    home = RunHome(directory, directory / "pipeline.py")
+    try:
+        known, plan = rebuild(home.path, given, tell)
+        settings = {**known.settings, **{key: given[key] for key in ("conf", "store", "store_conf") if key in given}}
+        cwd = known.cwd if Path(known.cwd).is_dir() else os.getcwd()
+        return _restart(home, plan, Path(known.source), cwd, list(known.names), settings, options.restart_s, tell, told)
+    except BaseException:
+        home.undo()
+        raise
+
+
+def _restart(
+    home: RunHome,
+    plan: Plan,
+    source: Path,
+    cwd: str,
+    names: list[str],
+    settings: dict[str, Any],
+    restart_s: float | None,
+    tell: Callable[[str], None],
+    told: threading.Event | None,
+) -> LocalRun:
+    """Start the nodes of a run that goes on, with what they find in its directory."""
+    _warm(home.path, told)
+    nodes = LocalNodes(home.path, names, deployment=plan.query, settings=settings, restart_s=restart_s)
+    try:
+        run = _describe(source, home.path, plan, nodes, settings, cwd)
+        tell(f"starting {len(names)} nodes, which read their state from {settings['store']}")
+        nodes.start(told)
+    except BaseException:
+        nodes.stop()
+        raise
+    return LocalRun(run, plan, nodes, [], home)
+
+
+def _check_restart(restart_s: float | None) -> None:
+    if restart_s is not None and not math.isfinite(restart_s):
+        raise ConfigError("--restart must be a number of seconds", detail=f"It is {restart_s}.")
+
+
+def _start(
+    file: Path,
+    home: RunHome,
+    options: RunOptions,
+    settings: dict[str, Any],
+    tell: Callable[[str], None],
+    told: threading.Event | None,
+) -> LocalRun:
+    directory = home.path
+    if settings.get("store"):
+        tell(f"looking at {settings['store']}")
+        check_unused(settings, directory)
+        link_files(directory, settings["store"])
+    tell(f"planning {file}")
+    query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
+    plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
+    with suppress(shutil.SameFileError):
+        shutil.copy2(file, directory / "pipeline.py")
+    tell("preparing kernels (compiled once on a machine, then loaded)")
+    _warm(directory, told)
+    nodes = LocalNodes(
+        directory,
+        [f"n{i}" for i in range(options.nodes)],
+        deployment=plan.query,
+        settings=settings,
+        restart_s=options.restart_s,
+    )
+    try:
+        run = _describe(file, directory, plan, nodes, settings)
+        tell(f"starting {options.nodes} nodes")
+        with _described(run, plan, file, nodes):
+            nodes.start(told)
+    except BaseException:
+        nodes.stop()  # its sockets are not in the run's directory
+        raise
+    return LocalRun(run, plan, nodes, warnings, home)
+
+
+@contextmanager
+def _described(run: RunFile, plan: Plan, file: Path, nodes: LocalNodes) -> Iterator[None]:
+    """Its store, if it has one, knows of the run before anything counts; but not of one whose start fails."""
+    if not run.settings.get("store"):
+        yield
+        return
+    describe(run.path, plan, file, run.cwd, nodes.names, run.settings)
+    try:
+        yield
+    except BaseException:
+        nodes.stop()  # whatever they write must be before that
+        with suppress(HoldfastError):
+            withdraw(run.settings, run.path)
+        raise
+
+
+def _describe(
+    file: Path, directory: Path, plan: Plan, nodes: LocalNodes, settings: dict[str, Any], cwd: str = ""
+) -> RunFile:
+    """Leave `run.json`."""
+    run = RunFile(
+        pipeline=plan.pipeline,
+        source=str(file.resolve()),
+        cwd=cwd or os.getcwd(),
+        endpoints=nodes.endpoints,
+        deployment=plan.query,
+        metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in nodes.metrics.items()},
+        secret_file=str(nodes.secret_file),
+        conf=settings["conf"],
+        settings=settings,
+        supervisor=os.getpid(),
+        supervisor_started=process_started(os.getpid()),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        dir=str(directory),
+    )
+    write_whole(directory / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2))  # it may hold keys
+    return run
+
+
+def _warm(directory: Path, told: threading.Event | None) -> None:
+    """Compile before the nodes start: several that compile the same at once would take several times as long."""
+    try:
+        arguments = ["-m", "holdfast.runtime.node.warm", str(directory / "plan.json")]
+        done = run_alone(arguments, limit_s=WARM_LIMIT_S, told=told)
+    except subprocess.TimeoutExpired:
+        raise HoldfastError(f"kernels are not compiled after {WARM_LIMIT_S} s", hint="Is the machine busy?") from None
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ConfigError("the operators of this pipeline cannot be made", detail=last[0])
+
+
+def node_settings(options: RunOptions) -> dict[str, Any]:
+    """Settings of every node, checked before anything is started."""
+    found: dict[str, Any] = {"master": options.master, "standby": options.standby}
+    if options.store:
+        found["store"] = options.store
+    conf = dict(_pair(pair) for pair in options.conf)
+    for text in options.settings:
+        try:
+            given = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            hint = "Write --set 'heartbeat = \"50 ms\"'."
+            raise ConfigError(f"--set {text!r} cannot be read", detail=str(error), hint=hint) from None
+        for key in given:
+            if key in OWN_SETTINGS:
+                raise ConfigError(f"--set {key}: `holdfast run` sets this itself")
+        found |= given
+    if isinstance(found.get("conf", {}), dict):
+        found["conf"] = conf | found.get("conf", {})
+    make_config({**found, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--set")
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"--conf {text!r} cannot be read", hint="Write --conf spark.some.key=value.")
+    return key, value

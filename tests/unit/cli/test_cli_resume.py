@@ -1,0 +1,169 @@
+"""`holdfast run DIRECTORY --resume URL`: a run's directory made again from its store, or one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.plans import layered_plan
+
+from holdfast.checkpoint.tenure import claim
+from holdfast.cli.main import main
+from holdfast.cli.resume import FILES, check_unused, link_files, raised, rebuild
+from holdfast.core.ready import LogBatch
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model import found
+from holdfast.model.ids import Edge, Name, asset_id, ledger_of
+from holdfast.model.parts import CommitRecord
+from holdfast.model.plan import Plan
+from holdfast.model.record import first_record
+from holdfast.runtime.disk.journal import Journal
+from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable.description import RunDescription
+from holdfast.store.local import LocalStore
+from holdfast.store.plan import Steps, run_alone
+
+PLAN = layered_plan(shards=2, tops=1)
+NAMES = (Name("n0"), Name("n1"), Name("n2"))
+STAGE, SHARD = asset_id("s0"), asset_id("u0")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def put(store: Path, plan: Steps[Any]) -> Any:
+    return run_alone(LocalStore(store), plan)
+
+
+def describe(store: Path, **changed: Any) -> None:
+    told = RunDescription(
+        deployment=PLAN.query, pipeline=PLAN.pipeline, source="/gone/mine.py", cwd="/gone", names=NAMES,
+        plan=msgspec.json.encode(PLAN), file=b"# mine\n", explain="it does\n", settings={"standby": False}, conf=(),
+    )  # fmt: skip
+    put(store, description.put_description(msgspec.structs.replace(told, **changed)))
+
+
+def commit_of(batch: int, epoch: int, attempt: int) -> CommitRecord:
+    query = PLAN.topology.stage[STAGE].query
+    return CommitRecord(
+        query=query, batch=batch, epoch=epoch, attempt=attempt, watermark=batch, offsets=(batch, batch + 1)
+    )
+
+
+def log(store: Path, batch: int, epoch: int, attempt: int) -> None:
+    parts: dict[Edge, Any] = {Edge(f"s0>{shard}"): () for shard in PLAN.topology.stage[STAGE].shards}
+    commit = commit_of(batch, epoch, attempt)
+    last = commit_of(batch - 1, epoch, attempt)
+    effect = LogBatch(
+        ticket=1, stage=STAGE, batch=batch, epoch=epoch, attempt=attempt, parts=parts, commit=commit, last=last
+    )
+    put(store, batches.write(PLAN.query, effect))
+
+
+def settings(store: Path, **conf: str) -> dict[str, Any]:
+    return {"store": f"file://{store}", "conf": conf}
+
+
+def rebuilt(home: Path, store: Path) -> tuple[RunDescription, Plan]:
+    home.mkdir()
+    return rebuild(home, settings(store), lambda line: None)
+
+
+def test_every_node_finds_the_record_and_holders_find_the_ledgers(tmp_path, store):
+    describe(store)
+    record = msgspec.structs.replace(first_record(PLAN.topology, NAMES), version=7, term=3)
+    put(store, description.put_record(record))
+    put(store, claim(SHARD, PLAN.query, epoch=12, holder="n0#1"))
+    for batch, epoch, attempt in ((8, 2, 3), (9, 2, 4), (9, 5, 1), (9, 5, 2)):
+        log(store, batch, epoch, attempt)
+    home = tmp_path / "run"
+    known, plan = rebuilt(home, store)
+    assert (known.settings, plan) == ({"standby": False}, PLAN)
+    assert (home / "pipeline.py").read_bytes() == b"# mine\n"
+    holders = 0
+    for name in NAMES:
+        on_disk = found.read(Journal(home / "nodes" / name / "journal").content)
+        after = on_disk.record
+        assert (on_disk.life, after.version, after.term, on_disk.vote.term) == (1, 8, 4, 4)
+        assert after.places[SHARD].epoch == 13
+        assert after.places[STAGE].epoch == 6
+        for page in on_disk.ledgers.values():
+            assert (page.since, page.page.commit) == (8, commit_of(9, 5, 2))
+            holders += 1
+        assert set(on_disk.ledgers) <= {ledger_of(STAGE)}
+    assert holders == len(first_record(PLAN.topology, NAMES).places[ledger_of(STAGE)].holders)
+
+
+def test_a_run_that_died_before_its_first_record_was_there_begins_with_the_first(tmp_path, store):
+    describe(store)
+    rebuilt(tmp_path / "run", store)
+    after = found.read(Journal(tmp_path / "run" / "nodes" / "n1" / "journal").content).record
+    assert after == raised(first_record(PLAN.topology, NAMES), NAMES, {})
+
+
+def test_files_are_in_a_store_that_is_a_folder_and_found_there_again(tmp_path, store):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        link_files(tmp_path / name, f"file://{store}")
+    for name in FILES:
+        (tmp_path / "first" / name / "x").write_text(name)
+        assert (tmp_path / "second" / name / "x").read_text() == name
+
+
+def test_the_store_of_a_run_is_not_given_to_another_even_before_its_first_checkpoint(tmp_path, store):
+    describe(store)
+    with pytest.raises(ConfigError, match="checkpoints of another run") as told:
+        check_unused(settings(store), tmp_path)
+    assert PLAN.query in told.value.detail
+
+
+def refused(capsys, home: Path, *more: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(home), *more])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    return said.strip().splitlines()[-1]
+
+
+def test_a_store_without_a_run_is_refused_and_nothing_is_left(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    said = refused(capsys, tmp_path / "run", "--resume", f"file://{tmp_path}/empty")
+    assert "is not the store of a run" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_spark_that_are_not_in_the_store_are_named(tmp_path, capsys, store):
+    describe(store, conf=("spark.hadoop.key", "spark.jars"))
+    said = refused(capsys, tmp_path / "run", "--resume", f"file://{store}", "--conf", "spark.jars=x.jar")
+    assert "They are spark.hadoop.key." in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_that_is_there_is_not_written_over(tmp_path, capsys, store):
+    describe(store)
+    home = tmp_path / "run"
+    home.mkdir()
+    (home / "run.json").write_text("{}")
+    assert "holds an earlier run" in refused(capsys, home, "--resume", f"file://{store}")
+    assert [path.name for path in home.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    "more", [("--nodes", "5"), ("--fresh",), ("--store", "file:///x"), ("--sla", "99.9%")], ids=str
+)
+def test_a_flag_that_would_change_the_run_is_refused(tmp_path, capsys, store, more):
+    describe(store)
+    assert "goes on with the settings" in refused(capsys, tmp_path / "run", "--resume", f"file://{store}", *more)
+
+
+def test_what_is_damaged_is_named(tmp_path, store):
+    describe(store)
+    path = store / description.DESCRIPTION
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1])
+    with pytest.raises(HoldfastError, match="run/description is damaged"):
+        rebuilt(tmp_path / "run", store)
