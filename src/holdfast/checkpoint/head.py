@@ -224,6 +224,12 @@ def unpack(raw: bytes, magic: bytes, format_: int, what: str) -> bytes:
             detail=f"It has format {version}; this one reads up to {format_}. Nothing was changed.",
             hint="Use that version, or restore an older checkpoint.",
         )
+    if version < format_:
+        raise ConfigError(
+            f"{what} was written by an earlier Holdfast",
+            detail=f"It has format {version}; this one reads {format_}. Nothing was changed.",
+            hint="Go on with that version until the run has finished.",
+        )
     body = raw[_FRONT.size :]
     if xxhash.xxh3_64_intdigest(body) != digest:
         raise damaged(what, "Its checksum does not match.")

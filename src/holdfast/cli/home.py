@@ -26,8 +26,10 @@ class RunHome:
     """The directory of a run that is about to start, locked, and empty but for logs and the user's own files; or of one
     that goes on."""
 
-    def __init__(self, directory: Path, file: Path, *, fresh: bool = False, goes_on: bool = False) -> None:
-        self._keep = [file]
+    def __init__(
+        self, directory: Path, file: Path | None = None, *, fresh: bool = False, goes_on: bool = False
+    ) -> None:
+        self._keep = [file] if file is not None else []
         #: What is there is needed: the run that was here goes on.
         self._goes_on = goes_on
         #: Directories that were not there before, the innermost first.
@@ -68,7 +70,9 @@ class RunHome:
             raise ConfigError(  # not of a run, as far as we know: they may be the user's
                 f"{directory} has files that a run would write over",
                 detail=f"There are {', '.join(str(path.relative_to(directory)) for path in found[:6])}.",
-                hint="Give another --dir; --fresh removes them.",
+                hint="Give another --dir; --fresh removes them."
+                if self._keep
+                else "Give another directory, or move them away.",
             )
         _check_no_nodes(directory)
         if fresh:

@@ -27,7 +27,7 @@ from holdfast.model.ids import Asset, Name, ledger_of, name_of
 from holdfast.model.parts import CommitRecord, LedgerPage
 from holdfast.model.plan import Plan
 from holdfast.model.record import Place, Record, first_record
-from holdfast.runtime.config import read_plan
+from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import Journal, write_whole
 from holdfast.runtime.node.past import Past
 from holdfast.runtime.stable import batches, description
@@ -37,6 +37,8 @@ from holdfast.store.plan import ListKeys, Steps
 
 #: What of a run's directory is files of Spark's, or rows.
 FILES = ("checkpoints", "late", "bad", "gaps", "dead")
+#: So many epochs of an asset may have been decided, at most, of which the store has not heard.
+EPOCHS_UNKNOWN = 16
 #: Settings that may hold keys: not written to the store.
 _PRIVATE = ("conf", "store", "store_conf")
 
@@ -57,12 +59,11 @@ def check_unused(settings: dict[str, Any], scratch: Path) -> None:
         door.close()
     if known is None and not shards:
         return
-    there = f"There are some of {', '.join(sorted(shards)[:4])}." if shards else "It has none yet."
+    goes_on = "`holdfast run DIRECTORY` goes on with the other one; if its directory is lost, add --resume URL."
     raise ConfigError(
         f"{settings['store']} has checkpoints of another run",
-        detail=f"It is the store of {known.deployment}. {there}" if known else there,
-        hint="Give this run a path of its own. `holdfast run DIRECTORY` goes on with the other one; if its "
-        "directory is lost, add --resume URL.",
+        detail=f"It is the store of {known.deployment}." if known else f"There are some of {sorted(shards)[0]}.",
+        hint=f"Give this run a path of its own. {goes_on if known else 'The other one has not started right.'}",
     )
 
 
@@ -102,25 +103,36 @@ def _run(settings: dict[str, Any], scratch: Path, plan: Steps[Any]) -> Any:
         door.close()
 
 
-def link_files(directory: Path, store: str) -> None:
+def link_files(directory: Path, store: str, deployment: str) -> None:
     """Where the store is a folder, files that must outlive the run's directory are in it."""
     parts = urlsplit(store)
     if parts.scheme != "file":
         return
     for name in FILES:
-        kept = Path(unquote(parts.path)) / "run" / "files" / name
+        kept = Path(unquote(parts.path)) / "run" / "files" / deployment / name
         try:
-            kept.mkdir(parents=True, exist_ok=True)
+            _make_private(kept)
             os.symlink(kept, directory / name)
         except OSError as error:
             raise ConfigError(f"{kept} cannot be used", detail=str(error), hint="Give another --store.") from None
 
 
+def _make_private(folder: Path) -> None:
+    """Rows are in it: like the run's directory it is nobody else's."""
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():
+            path.mkdir(mode=0o700)
+
+
 # --- one whose directory is lost
 
 
-def rebuild(directory: Path, settings: dict[str, Any], tell: Callable[[str], None]) -> tuple[RunDescription, Plan]:
-    """Make the run's directory again from its store. `settings` are those that are not there: `_PRIVATE`."""
+def rebuild(
+    directory: Path, given: dict[str, Any], tell: Callable[[str], None]
+) -> tuple[RunDescription, Plan, dict[str, Any]]:
+    """Make the run's directory again from its store; what that knows, and the settings of the nodes. Of those `given`
+    has the ones that a store does not: `_PRIVATE`."""
+    settings = {key: given[key] for key in _PRIVATE if key in given}
     tell(f"reading what {settings['store']} knows of its run")
     door = open_door(settings, directory)
     try:
@@ -132,16 +144,23 @@ def rebuild(directory: Path, settings: dict[str, Any], tell: Callable[[str], Non
                 detail=f"It has no {description.DESCRIPTION}.",
                 hint="Give the URL that the run was started with.",
             )
-        _check_conf(known, settings["conf"])
+        _check(known, settings)
+        settings = {**known.settings, **settings}
         plan = _files_of(directory, known, settings["store"])
         commits = service.run(_commits(plan))
         epochs = service.run(description.epochs(tuple(plan.topology.shard)))
-        record = service.run(description.last_record()) or first_record(plan.topology, known.names, modes=plan.modes)
+        record = service.run(description.last_record(plan.query)) or _first_record(plan, known.names, settings)
     finally:
         door.close()
     epochs |= {stage: commit.epoch for stage, commit in commits.items()}
     _journals(directory, plan, raised(record, known.names, epochs), commits)
-    return known, plan
+    return known, plan, settings
+
+
+def _first_record(plan: Plan, names: tuple[Name, ...], settings: dict[str, Any]) -> Record:
+    """As the nodes made it, if none of them came to write a later one."""
+    config = make_config({**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--resume")
+    return first_record(plan.topology, names, config.core().protection, plan.modes)
 
 
 def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:
@@ -154,8 +173,22 @@ def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:
     return commits
 
 
-def _check_conf(known: RunDescription, given: dict[str, str]) -> None:
-    missing = [key for key in known.conf if key not in given]
+def _check(known: RunDescription, settings: dict[str, Any]) -> None:
+    """Nothing is made before this holds."""
+    if urlsplit(settings["store"]).scheme != "file":
+        raise ConfigError(
+            f"{known.pipeline} cannot go on without its directory",
+            detail="Spark's own checkpoints were in it. A store has them only if it is a folder; "
+            f"this is {settings['store']}.",
+            hint="Put the run's directory back, and give only that.",
+        )
+    if not Path(known.cwd).is_dir():
+        raise ConfigError(
+            f"{known.cwd} is not there",
+            detail=f"{known.pipeline} was started in it: relative paths of its sources and sinks begin there.",
+            hint="Make that directory. If the pipeline has relative paths, its files must be in it as they were.",
+        )
+    missing = [key for key in known.conf if key not in settings["conf"]]
     if missing:
         raise ConfigError(
             f"{known.pipeline} had settings of Spark that are not in its store",
@@ -165,16 +198,10 @@ def _check_conf(known: RunDescription, given: dict[str, str]) -> None:
 
 
 def _files_of(directory: Path, known: RunDescription, store: str) -> Plan:
-    if urlsplit(store).scheme != "file":
-        raise ConfigError(
-            f"{known.pipeline} cannot go on without its directory",
-            detail=f"Spark's own checkpoints were in it. A store has them only if it is a folder; this is {store}.",
-            hint="Put the run's directory back, and give only that.",
-        )
     write_whole(directory / "plan.json", known.plan)
     write_whole(directory / "pipeline.py", known.file)
     write_whole(directory / "explain.txt", known.explain.encode())
-    link_files(directory, store)
+    link_files(directory, store, known.deployment)
     return read_plan(directory / "plan.json")
 
 
@@ -183,7 +210,7 @@ def raised(record: Record, names: tuple[Name, ...], epochs: dict[Asset, int]) ->
     version = record.version + 1
 
     def place(asset: Asset, known: Place) -> Place:
-        epoch = max(known.epoch, epochs.get(asset, 0)) + 1
+        epoch = max(known.epoch, epochs.get(asset, 0)) + EPOCHS_UNKNOWN
         return replace(known, epoch=epoch, since=version, joining=None, moving=False)
 
     members = {name: record.members.get(name, 1) for name in names}

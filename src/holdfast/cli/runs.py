@@ -7,6 +7,7 @@ node can answer for the cluster, so a call goes to one after the other until one
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -141,7 +142,8 @@ def process_started(pid: int) -> int:
 def made_in(directory: Path, keep: Iterable[Path] = (), *, but_logs: bool = False) -> list[Path]:
     """What a run made there. The user's pipeline may be called like the run's copy of it: `keep`."""
     kept = {path.resolve() for path in keep}
-    found = [path for path in (directory / name for name in MADE) if path.exists() and path.resolve() not in kept]
+    # a link to a store that is gone is there, too
+    found = [p for p in (directory / name for name in MADE) if os.path.lexists(p) and p.resolve() not in kept]
     nodes = directory / "nodes"
     if but_logs and nodes in found:
         found.remove(nodes)

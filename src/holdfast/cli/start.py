@@ -143,16 +143,27 @@ def resume(
 ) -> LocalRun:
     """Go on with a run whose directory is lost: it is made again from its store."""
     _check_restart(options.restart_s)
+    if directory.is_file():
+        raise ConfigError(f"{directory} is a file", hint="With --resume, give the directory that the run shall have.")
     given = node_settings(msgspec.structs.replace(options, store=store))
-    home = RunHome(directory, directory / "pipeline.py")
+    _check_given(options)
+    home = RunHome(directory)
     try:
-        known, plan = rebuild(home.path, given, tell)
-        settings = {**known.settings, **{key: given[key] for key in ("conf", "store", "store_conf") if key in given}}
-        cwd = known.cwd if Path(known.cwd).is_dir() else os.getcwd()
-        return _restart(home, plan, Path(known.source), cwd, list(known.names), settings, options.restart_s, tell, told)
+        known, plan, settings = rebuild(home.path, given, tell)
+        source, names = Path(known.source), list(known.names)
+        return _restart(home, plan, source, known.cwd, names, settings, options.restart_s, tell, told)
     except BaseException:
         home.undo()
         raise
+
+
+def _check_given(options: RunOptions) -> None:
+    """The rest is as it was; what has no effect is refused, not passed over."""
+    for key in {key for text in options.settings for key in tomllib.loads(text)} - {"conf", "store_conf"}:
+        raise ConfigError(
+            f"--set {key} cannot be given with --resume",
+            detail="A run goes on with the settings that it had; only `conf` and `store_conf` are not in its store.",
+        )
 
 
 def _restart(
@@ -193,12 +204,12 @@ def _start(
     told: threading.Event | None,
 ) -> LocalRun:
     directory = home.path
+    query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
     if settings.get("store"):
         tell(f"looking at {settings['store']}")
         check_unused(settings, directory)
-        link_files(directory, settings["store"])
+        link_files(directory, settings["store"], query)
     tell(f"planning {file}")
-    query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
     plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")

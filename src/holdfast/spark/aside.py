@@ -80,7 +80,7 @@ class AsideFiles:
         self.tidier = Tidier({directory / LATE / stage.id: keep, self.bad.directory: None})
 
     def recover(self, last: CommitRecord | None) -> None:
-        """At the start of a driver: finish the last batch, and drop what never counted."""
+        """At the start of a driver: finish the last batch, and drop what cannot count any more."""
         for files in (*self.late, self.bad):
             files.recover(last)
 

@@ -2,8 +2,9 @@
 
 A file is written under the name of its attempt before the batch is handed over, and gets its final name when the
 batch counts. A driver that was fenced in between never renames; the next one finds the attempt that the ledger names
-and does it instead. So `batch=7.parquet` is exactly what batch 7 left out, and `verify` may subtract it. Later it is
-merged with others (`tidy.py`).
+and does it instead. Attempts of a batch that does not count yet stay: where the ledgers are lost, an earlier one may
+come to count (`runtime/stable/batches.py`). So `batch=7.parquet` is exactly what batch 7 left out, and `verify` may
+subtract it. Later it is merged with others (`tidy.py`).
 """
 
 from __future__ import annotations
@@ -36,16 +37,21 @@ class LateRows:
                 attempt.replace(self.directory / f"batch={batch}.parquet")
             except FileNotFoundError:
                 return  # another life of the stage has just done it
+        self._drop(batch)
 
     def recover(self, commit: CommitRecord | None) -> None:
-        """At the start of a driver: finish the last batch, and drop what never counted."""
+        """At the start of a driver: finish the last batch, and drop what cannot count any more."""
         if commit is None:
             check_late(self.directory.name, self.directory, self.kind)
         else:
             self.settle(commit.batch, commit.epoch)
+            self._drop(commit.batch)
+
+    def _drop(self, last: int) -> None:
+        """What earlier drivers have left of batches that count now."""
         for left in self.directory.glob(".batch=*.tmp"):
-            epoch = int(left.name.split(".epoch=")[1].removesuffix(".tmp"))
-            if epoch < self.epoch:
+            batch, _, epoch = left.name.removeprefix(".batch=").removesuffix(".tmp").partition(".epoch=")
+            if int(batch) <= last and int(epoch) < self.epoch:
                 left.unlink(missing_ok=True)
 
     def _attempt(self, batch: int, epoch: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.plans import layered_plan
 from holdfast.checkpoint.tenure import claim
 from holdfast.cli.main import main
 from holdfast.cli.resume import FILES, check_unused, link_files, raised, rebuild
+from holdfast.cli.runs import made_in
 from holdfast.core.ready import LogBatch
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model import found
@@ -41,7 +43,7 @@ def put(store: Path, plan: Steps[Any]) -> Any:
 
 def describe(store: Path, **changed: Any) -> None:
     told = RunDescription(
-        deployment=PLAN.query, pipeline=PLAN.pipeline, source="/gone/mine.py", cwd="/gone", names=NAMES,
+        deployment=PLAN.query, pipeline=PLAN.pipeline, source="/gone/mine.py", cwd="/", names=NAMES,
         plan=msgspec.json.encode(PLAN), file=b"# mine\n", explain="it does\n", settings={"standby": False}, conf=(),
     )  # fmt: skip
     put(store, description.put_description(msgspec.structs.replace(told, **changed)))
@@ -68,7 +70,7 @@ def settings(store: Path, **conf: str) -> dict[str, Any]:
     return {"store": f"file://{store}", "conf": conf}
 
 
-def rebuilt(home: Path, store: Path) -> tuple[RunDescription, Plan]:
+def rebuilt(home: Path, store: Path) -> tuple[RunDescription, Plan, dict[str, Any]]:
     home.mkdir()
     return rebuild(home, settings(store), lambda line: None)
 
@@ -76,21 +78,22 @@ def rebuilt(home: Path, store: Path) -> tuple[RunDescription, Plan]:
 def test_every_node_finds_the_record_and_holders_find_the_ledgers(tmp_path, store):
     describe(store)
     record = msgspec.structs.replace(first_record(PLAN.topology, NAMES), version=7, term=3)
-    put(store, description.put_record(record))
+    put(store, description.put_record(PLAN.query, record))
     put(store, claim(SHARD, PLAN.query, epoch=12, holder="n0#1"))
     for batch, epoch, attempt in ((8, 2, 3), (9, 2, 4), (9, 5, 1), (9, 5, 2)):
         log(store, batch, epoch, attempt)
     home = tmp_path / "run"
-    known, plan = rebuilt(home, store)
+    known, plan, after_settings = rebuilt(home, store)
     assert (known.settings, plan) == ({"standby": False}, PLAN)
+    assert after_settings == {"standby": False, "conf": {}, "store": f"file://{store}"}
     assert (home / "pipeline.py").read_bytes() == b"# mine\n"
     holders = 0
     for name in NAMES:
         on_disk = found.read(Journal(home / "nodes" / name / "journal").content)
         after = on_disk.record
         assert (on_disk.life, after.version, after.term, on_disk.vote.term) == (1, 8, 4, 4)
-        assert after.places[SHARD].epoch == 13
-        assert after.places[STAGE].epoch == 6
+        assert after.places[SHARD].epoch > 12
+        assert after.places[STAGE].epoch > 5
         for page in on_disk.ledgers.values():
             assert (page.since, page.page.commit) == (8, commit_of(9, 5, 2))
             holders += 1
@@ -102,16 +105,20 @@ def test_a_run_that_died_before_its_first_record_was_there_begins_with_the_first
     describe(store)
     rebuilt(tmp_path / "run", store)
     after = found.read(Journal(tmp_path / "run" / "nodes" / "n1" / "journal").content).record
-    assert after == raised(first_record(PLAN.topology, NAMES), NAMES, {})
+    assert after.places == raised(first_record(PLAN.topology, NAMES), NAMES, {}).places
+    assert all(protection.is_stored for protection in after.protection.values())
 
 
 def test_files_are_in_a_store_that_is_a_folder_and_found_there_again(tmp_path, store):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        link_files(tmp_path / name, f"file://{store}")
+        link_files(tmp_path / name, f"file://{store}", "p-1")
     for name in FILES:
         (tmp_path / "first" / name / "x").write_text(name)
         assert (tmp_path / "second" / name / "x").read_text() == name
+    assert store.stat().st_mode & 0o077 == 0
+    shutil.rmtree(store)
+    assert {path.name for path in made_in(tmp_path / "first")} == set(FILES)  # `--fresh` finds them
 
 
 def test_the_store_of_a_run_is_not_given_to_another_even_before_its_first_checkpoint(tmp_path, store):
@@ -150,6 +157,32 @@ def test_a_directory_that_is_there_is_not_written_over(tmp_path, capsys, store):
     (home / "run.json").write_text("{}")
     assert "holds an earlier run" in refused(capsys, home, "--resume", f"file://{store}")
     assert [path.name for path in home.iterdir()] == ["run.json"]
+
+
+def test_a_pipeline_file_that_is_there_is_not_written_over(tmp_path, capsys, store):
+    describe(store)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "pipeline.py").write_text("# newer\n")
+    assert "would write over" in refused(capsys, tmp_path / "run", "--resume", f"file://{store}")
+    assert (tmp_path / "run" / "pipeline.py").read_text() == "# newer\n"
+    assert "is a file" in refused(capsys, tmp_path / "run" / "pipeline.py", "--resume", f"file://{store}")
+
+
+def test_relative_paths_must_begin_where_they_did(tmp_path, capsys, store):
+    describe(store, cwd=str(tmp_path / "gone"))
+    said = refused(capsys, tmp_path / "run", "--resume", f"file://{store}")
+    assert f"{tmp_path}/gone is not there" in said
+
+
+def test_a_setting_that_would_have_no_effect_is_refused(tmp_path, capsys, store):
+    describe(store)
+    said = refused(capsys, tmp_path / "run", "--resume", f"file://{store}", "--set", "misses = 5")
+    assert "--set misses cannot be given" in said
+
+
+def test_records_of_another_run_do_not_count(store):
+    put(store, description.put_record("other", first_record(PLAN.topology, NAMES)))
+    assert put(store, description.last_record(PLAN.query)) is None
 
 
 @pytest.mark.parametrize(

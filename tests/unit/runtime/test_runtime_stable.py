@@ -278,17 +278,17 @@ def test_where_the_ledger_is_lost_the_latest_try_of_the_last_batch_is_the_last_c
 def test_the_latest_record_is_kept_and_a_store_that_is_away_gets_it_later(made, monkeypatch):
     store, one, other = made
     monkeypatch.setattr(checkpoints, "RECORD_RETRY_S", 0.05)
-    assert one.service.run(description.last_record()) is None
+    assert one.service.run(description.last_record(PLAN.query)) is None
     for version in range(1, 6):
         for node in (one, other):
             node.store.keep(record(version))
-        until(lambda version=version: one.service.run(description.last_record()) == record(version))
+        until(lambda version=version: one.service.run(description.last_record(PLAN.query)) == record(version))
     assert len([key for key in store.objects if key.startswith(description.RECORDS)]) <= 3
     monkeypatch.setattr(store, "put", away)
     one.store.keep(record(6))
     until(lambda: "store-waits" in [event for event, _ in one.told])
     monkeypatch.undo()
-    until(lambda: one.service.run(description.last_record()) == record(6))
+    until(lambda: one.service.run(description.last_record(PLAN.query)) == record(6))
 
 
 def record(version: int) -> Record:

@@ -34,11 +34,21 @@ def test_a_batch_that_counts_leaves_its_late_rows(late):
     assert pq.read_table(one.directory / "batch=7.parquet").equals(ROWS)
 
 
-def test_a_batch_that_never_counted_leaves_nothing(late):
+def test_an_attempt_that_never_counted_goes_when_another_one_of_its_batch_does(late):
     late(1).write(7, ROWS)
     late(2).recover(commit(6, 1))
     assert files(late) == []
-    assert list(late(0).directory.iterdir()) == []
+    late(2).write(7, ROWS)
+    late(2).settle(7, 2)
+    assert [path.name for path in late(0).directory.iterdir()] == ["batch=7.parquet"]
+
+
+def test_an_attempt_that_counts_after_all_because_the_ledgers_were_lost_still_has_its_rows(late):
+    """The second driver knew that it did not count. Then all disks were lost, and the log says that it does."""
+    late(1).write(7, ROWS)
+    late(2).recover(commit(6, 1))
+    late(20).recover(commit(7, 1))
+    assert [path.name for path in late(0).directory.iterdir()] == ["batch=7.parquet"]
 
 
 def test_the_next_driver_finishes_what_the_last_one_committed(late):

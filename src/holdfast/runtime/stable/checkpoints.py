@@ -135,14 +135,14 @@ class CheckpointStore:
     def _work_records(self) -> None:
         while (record := self._next(self._records)) is not None:
             try:
-                self._door.service("record").run(description.put_record(record))
+                self._door.service("record").run(description.put_record(self._plan.query, record))
             except Exception as error:  # of whatever kind: nobody waits for it, but it must not be forgotten
                 why = error.what if isinstance(error, HoldfastError) else repr(error)
+                if not self._closed:
+                    text = f"Record {record.version} is not in the store yet: {why}."
+                    self._events.write("store-waits", text, version=record.version)
                 with self._wanted:
                     self._records.setdefault("latest", record)
-                    if not self._closed:
-                        text = f"Record {record.version} is not in the store yet: {why}."
-                        self._events.write("store-waits", text, version=record.version)
                     self._wanted.wait_for(lambda: self._closed, RECORD_RETRY_S)
 
     # --- tenures

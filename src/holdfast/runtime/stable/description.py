@@ -1,7 +1,7 @@
 """What a store knows of the run whose store it is, beside its checkpoints and logs.
 
-    run/description               the plan, the pipeline's file, settings: written once, before anything counts
-    run/record/<term>-<version>   the latest placement records: epochs, modes, skips
+    run/description                            the plan, the pipeline's file, settings: before anything counts
+    run/record/<deployment>/<term>-<version>   the latest placement records: epochs, modes, skips
 
 With these, a run goes on whose directory is lost with the disks of all nodes. Spark's settings are not in it, and
 neither are those of the store's client: they may hold keys. Only the names of the former are, so that whoever goes on
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -28,7 +29,7 @@ RECORDS = "run/record/"
 RECORDS_KEPT = 2
 BYTES_MAX = 64 << 20
 _MAGIC, _FORMAT = b"HFRD", 1
-_RECORD = re.compile(rf"{RECORDS}([0-9]{{1,18}})-([0-9]{{1,18}})")
+_RECORD = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
 class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,12 @@ class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 def put_description(given: RunDescription) -> Steps[None]:
     raw = heads.pack(msgspec.msgpack.encode(given), _MAGIC, _FORMAT)
-    yield PutNew(DESCRIPTION, [raw], again=True)
+    try:
+        yield PutNew(DESCRIPTION, [raw], again=True)
+    except ObjectExistsError:
+        known = yield from read_description()
+        if known is None or known.deployment != given.deployment:  # else a first try was done that nobody heard of
+            raise
 
 
 def read_description() -> Steps[RunDescription | None]:
@@ -66,20 +72,20 @@ def drop_description() -> Steps[None]:
     yield DeleteKeys((DESCRIPTION,))
 
 
-def put_record(record: Record) -> Steps[None]:
+def put_record(deployment: str, record: Record) -> Steps[None]:
     """Every node does this, so what is there already is the same."""
     raw = heads.pack(msgspec.msgpack.encode(record), _MAGIC, _FORMAT)
     try:
-        yield PutNew(f"{RECORDS}{record.term}-{record.version}", [raw], again=True)
+        yield PutNew(f"{_folder(deployment)}{record.term}-{record.version}", [raw], again=True)
     except ObjectExistsError:
         return
-    older = (yield from _records())[:-RECORDS_KEPT]
+    older = (yield from _records(deployment))[:-RECORDS_KEPT]
     if older:
         yield DeleteKeys(tuple(key for _, key in older))
 
 
-def last_record() -> Steps[Record | None]:
-    found = yield from _records()
+def last_record(deployment: str) -> Steps[Record | None]:
+    found = yield from _records(deployment)
     if not found:
         return None
     _, key = found[-1]
@@ -87,9 +93,13 @@ def last_record() -> Steps[Record | None]:
     return _decoded(raw, key, Record)
 
 
-def _records() -> Steps[list[tuple[tuple[int, int], str]]]:
-    listed = yield ListKeys(RECORDS)
-    matches = ((_RECORD.fullmatch(one.key), one.key) for one in listed)
+def _folder(deployment: str) -> str:
+    return f"{RECORDS}{quote(deployment, safe='')}/"
+
+
+def _records(deployment: str) -> Steps[list[tuple[tuple[int, int], str]]]:
+    listed = yield ListKeys(_folder(deployment))
+    matches = ((_RECORD.fullmatch(one.key.removeprefix(_folder(deployment))), one.key) for one in listed)
     return sorted(((int(match[1]), int(match[2])), key) for match, key in matches if match is not None)
 
 
