@@ -145,18 +145,6 @@ def test_a_join_shows_the_rows_of_both_sides_that_wait(session, states):
     assert matched
 
 
-def test_closed_windows_are_gone_and_an_older_checkpoint_still_has_them(session, tmp_path):
-    run = StoredRun(tmp_path / "run")
-    run.feed("alone", rows(50))
-    run.checkpoint("alone-0")
-    run.ops["alone-0"].on_watermark(0)
-    run.checkpoint("alone-0")
-    now = read(session, run, operator="alone")
-    before = read(session, run, checkpoint=f"{run.store.url}/checkpoint/alone-0-1")
-    seen = now.union(before).groupBy("sequence").agg({"pane_start": "min"}).toArrow()
-    assert {row["sequence"]: row["min(pane_start)"].timestamp() for row in seen.to_pylist()} == {1: -30.0, 2: 0.0}
-
-
 def test_what_cannot_be_read_is_one_clear_error_in_spark(session, run, tmp_path):
     with pytest.raises(Exception, match="has no operator 'nobody'") as error:
         read(session, run, operator="nobody")

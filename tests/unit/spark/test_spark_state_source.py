@@ -132,3 +132,18 @@ def test_a_checkpoint_that_was_collected_after_planning_gives_the_newest(tmp_pat
     assert {n for batch in reader.read(loose) for n in batch.column("sequence").to_pylist()} == {2}
     with pytest.raises(ConfigError, match="alone-0 has no checkpoint 1"):
         list(reader.read(firm))
+
+
+def test_closed_windows_are_gone_and_an_older_checkpoint_still_has_them(tmp_path):
+    run = StoredRun(tmp_path / "run")
+    run.feed("alone", rows(50))
+    run.checkpoint("alone-0")
+    run.ops["alone-0"].on_watermark(0)
+    run.checkpoint("alone-0")
+    first = {}
+    for url in (f"{run.store.url}/checkpoint/alone-0-1", f"{run.store.url}/checkpoint/alone-0-2/"):
+        reader = _reader({"run": str(run.directory), "checkpoint": url})
+        (partition,) = reader.partitions()
+        (batch,) = reader.read(partition)
+        first |= {batch.column("sequence")[0].as_py(): min(batch.column("pane_start").cast(pa.int64()).to_pylist())}
+    assert first == {1: -30_000_000, 2: 0}
