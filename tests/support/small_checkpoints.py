@@ -33,19 +33,19 @@ def batch(seed: int, rows: int = 400, keys: int = 150, prefix: str = "") -> pa.R
     return pa.RecordBatch.from_arrays(list(columns.values()), names=[prefix + name for name in columns])
 
 
-def aggregate() -> WindowAggregate:
+def aggregate(config: StateConfig = CONFIG) -> WindowAggregate:
     aggs = {"n": Agg("count"), "total": Agg("sum", "size"), "least": Agg("min", "host"), "last": Agg("last", "size")}
     window = Window(30_000_000, 10_000_000)
     return WindowAggregate(
-        "talkers", batch(0).schema, event_time="ts", window=window, by=["host"], aggs=aggs, config=CONFIG
+        "talkers", batch(0).schema, event_time="ts", window=window, by=["host"], aggs=aggs, config=config
     )
 
 
-def join() -> Join:
+def join(config: StateConfig = CONFIG) -> Join:
     left, right = batch(0, prefix="l_").schema, batch(0, prefix="r_").schema
     return Join(
         "talkers", left, right, times=("l_ts", "r_ts"), on=[("l_host", "r_host")], window=Within(0, 5_000_000),
-        how="left_outer", config=CONFIG,
+        how="left_outer", config=config,
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def results(op: Any) -> list[dict[str, Any]]:
     return sorted(rows, key=repr)
 
 
-MAKERS: dict[str, Callable[[], StatefulOperator]] = {"aggregate": aggregate, "join": join}
+MAKERS: dict[str, Callable[..., StatefulOperator]] = {"aggregate": aggregate, "join": join}
 
 
 def now_ms() -> int:

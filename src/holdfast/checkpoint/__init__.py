@@ -4,6 +4,7 @@
     manifest.py  what a checkpoint says of itself     tenure.py    claim, publish, collect, sweep: plans for a store
     pages.py     pages to files and back              write.py     a checkpoint of an operator, taken in a moment
     restore.py   the newest one that is whole         inspect.py   list, verify, delete: for people
+    look.py      one that is only read
 
 Nothing here does I/O: what is to be done with a store is yielded (`store/plan.py`). Read `head.py` first.
 """

@@ -70,6 +70,18 @@ def read_parts(manifest: CheckpointManifest) -> Steps[dict[str, bytes]]:
     return {p.name.partition("/part-")[2]: raw for p, raw in zip(manifest.parts, raws, strict=True)}
 
 
+def read_pages(manifest: CheckpointManifest, pool: PagePool) -> Steps[None]:
+    """Every page of a checkpoint into an empty pool, each checked. On an error the pool is given back."""
+    reads = PageReads(manifest)
+    try:
+        yield All(reads.into(pool))
+        reads.finish(pool)
+    except BaseException:
+        reads.give_up()
+        pool.abandon()
+        raise
+
+
 def load(
     shard: Asset, entry: HeadEntry, make_pool: Callable[[CheckpointManifest], PagePool], wanted: Fit | None = None
 ) -> Steps[RestoredState]:
@@ -78,13 +90,10 @@ def load(
     if wanted is not None:
         check_fits(manifest, wanted)
     pool = make_pool(manifest)
-    reads = PageReads(manifest)
+    yield from read_pages(manifest, pool)
     try:
-        yield All(reads.into(pool))
-        reads.finish(pool)
         parts = yield from read_parts(manifest)
     except BaseException:
-        reads.give_up()
         pool.abandon()
         raise
     return RestoredState(entry, manifest, pool, parts, BuiltOn(pool.mark(), PageTable.of(manifest), entry.sequence))

@@ -1,4 +1,4 @@
-"""Spark's side of Holdfast: stages that feed operators, sinks that read them, and `format("holdfast")`.
+"""Spark's side of Holdfast: stages that feed operators, sinks that read them, and data sources for Spark programs.
 
 session.py     a SparkSession that makes micro-batches short    checkpoint.py  Spark's checkpoint agrees with the ledger
 child.py       the process of one stage                         roles.py       what it does, by kind of stage
@@ -10,6 +10,7 @@ hand_over.py   run a batch, wait until it counts                late.py        r
 datasource.py  format("holdfast")                               fetch.py       rows of an edge, from whoever has them
 follower.py    where a stream stands, without its rows          connect.py     the way to the nodes
 reasons.py     why a query failed, in one line
+state_source.py  format("holdfast-state"): what checkpoints hold
 port.py        rows from a program of the user's own            writer.py      format("holdfast"), written to
 """
 
@@ -19,14 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.spark.datasource import HoldfastDataSource
+    from holdfast.spark.state_source import HoldfastStateSource
 
-__all__ = ["HoldfastDataSource"]
+__all__ = ["HoldfastDataSource", "HoldfastStateSource"]
 
 
 def __getattr__(name: str) -> Any:
     """Loaded when it is used: most modules here do without Spark."""
-    if name != "HoldfastDataSource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from holdfast.spark.datasource import HoldfastDataSource
+    match name:
+        case "HoldfastDataSource":
+            from holdfast.spark.datasource import HoldfastDataSource
 
-    return HoldfastDataSource
+            return HoldfastDataSource
+        case "HoldfastStateSource":
+            from holdfast.spark.state_source import HoldfastStateSource
+
+            return HoldfastStateSource
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
