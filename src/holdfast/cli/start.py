@@ -150,7 +150,7 @@ def resume(
     home = RunHome(directory)
     try:
         known, plan, settings = rebuild(home.path, given, tell)
-        source, names = Path(known.source), list(known.names)
+        source, names = Path(known.source), [str(name) for name in known.names]
         return _restart(home, plan, source, known.cwd, names, settings, options.restart_s, tell, told)
     except BaseException:
         home.undo()
