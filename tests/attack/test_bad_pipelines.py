@@ -18,7 +18,7 @@ import pytest
 from support.bad_pipelines import BAD, PRELUDE
 from support.nodes import PATHS
 
-from holdfast.cli import planning, run
+from holdfast.cli import planning, start
 from holdfast.cli.main import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -60,7 +60,7 @@ def around(shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
     monkeypatch.setattr(sessions, "session", lambda *_, **__: shared)
     monkeypatch.setattr(planning, "run_alone", planned)
-    monkeypatch.setattr(run, "run_alone", taken)
+    monkeypatch.setattr(start, "run_alone", taken)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     return tmp_path

@@ -84,7 +84,7 @@ def run_arguments(home: Path, *more: str, nodes: int = 1) -> list[str]:
 def main() -> None:
     import msgspec
 
-    from holdfast.cli import cluster, run
+    from holdfast.cli import cluster, run, start
     from holdfast.cli.main import entry
     from support.plans import layered_plan
 
@@ -94,7 +94,7 @@ def main() -> None:
         (directory / "explain.txt").write_text("planned already\n")
         return plan, []
 
-    cluster.plan_file = run.plan_file = planned
+    cluster.plan_file = start.plan_file = planned
     run.make_in_background = lambda: False  # pyright: ignore[reportAttributeAccessIssue]
     entry()
 
