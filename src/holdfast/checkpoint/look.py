@@ -43,13 +43,12 @@ class SeenState(Generic[Op]):
 
 
 def heads_of(shards: Iterable[Asset]) -> Steps[dict[Asset, ShardHead]]:
-    """Of those that have one, with a checkpoint in it."""
+    """Of those that have one. It may have no checkpoint in it yet."""
     found: dict[Asset, ShardHead] = {}
     for shard in shards:
         raw = yield LookAt(keys.head_key(shard))
-        head = read_head(raw[0], shard) if raw is not None else None
-        if head is not None and head.entries:
-            found[shard] = head
+        if raw is not None:
+            found[shard] = read_head(raw[0], shard)
     return found
 
 

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from holdfast.checkpoint.keys import HEADS, shard_of_head
+from holdfast.checkpoint.look import heads_of
 from holdfast.errors import ConfigError
 from holdfast.model import found
 from holdfast.model.ids import Asset, Name, ledger_of, name_of
@@ -52,18 +53,14 @@ def open_door(settings: dict[str, Any], scratch: Path) -> StoreDoor:
 
 def check_unused(settings: dict[str, Any], scratch: Path) -> None:
     """A new run needs a store, or a path in it, of its own: what another one has left there is not to be mixed up."""
-    door = open_door(settings, scratch)
-    try:
-        known, shards = door.service().run(_used_by())
-    finally:
-        door.close()
+    known, shards = _run(settings, scratch, _used_by())
     if known is None and not shards:
         return
     goes_on = "`holdfast run DIRECTORY` goes on with the other one; if its directory is lost, add --resume URL."
     raise ConfigError(
         f"{settings['store']} has checkpoints of another run",
         detail=f"It is the store of {known.deployment}." if known else f"There are some of {sorted(shards)[0]}.",
-        hint=f"Give this run a path of its own. {goes_on if known else 'The other one has not started right.'}",
+        hint=f"Give this run a path of its own. {goes_on if known else 'They are left of one that failed to start.'}",
     )
 
 
@@ -148,7 +145,7 @@ def rebuild(
         settings = {**known.settings, **settings}
         plan = _files_of(directory, known, settings["store"])
         commits = service.run(_commits(plan))
-        epochs = service.run(description.epochs(tuple(plan.topology.shard)))
+        epochs = {shard: head.epoch for shard, head in service.run(heads_of(plan.topology.shard)).items()}
         record = service.run(description.last_record(plan.query)) or _first_record(plan, known.names, settings)
     finally:
         door.close()

@@ -9,9 +9,9 @@ Options: `run` (directory of the run) or `plan` (its plan.json); `store` (a URL;
 fingerprint of the operator that can read them, not the operator.
 
 Rows are what `operators/contents.py` makes of an operator, with `shard` and `sequence` before them. One task reads one
-shard: it opens the store itself, checks every page, and restores the state into memory of its own. Which checkpoint
-that is is decided when Spark plans, so that a task that runs again reads the same; only if it was collected before it
-was read, and nobody asked for that very one, is the newest taken.
+shard: it opens the store itself, checks every page, and restores the state into memory of its own. The checkpoint is
+chosen when Spark plans, so that a task that runs again reads the same. Only if it was collected before it was read, and
+nobody asked for that very one, is the newest taken.
 
 Nothing is claimed or written: this is `checkpoint/look.py`, and no node notices. Whoever reads needs the store, not
 the nodes; a run that has ended can be read.
@@ -121,14 +121,14 @@ class HoldfastStateReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         wanted = self.wanted
         with wanted.store.opened() as service:
-            heads = service.run(heads_of(wanted.shards))
+            heads = [head for head in service.run(heads_of(wanted.shards)).values() if head.entries]
         if not heads:
             raise ConfigError(
                 f"{FORMAT}: the store has no checkpoints of {' or '.join(wanted.shards)}",
                 detail=f"It is {wanted.store.store}.",
                 hint="`holdfast checkpoint list` shows what it has. A shard is first checkpointed when it has rows.",
             )
-        return [StoredShard(_of_shard(wanted, head)) for head in heads.values()]
+        return [StoredShard(_of_shard(wanted, head)) for head in heads]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StoredShard):
@@ -184,7 +184,9 @@ def _wanted(options: Mapping[str, str]) -> StateWanted:
     operator = _operator(plan, options.get("operator", ""), shard)
     shards = tuple(s.id for s in plan.topology.shards if operator_of(s.id) == operator.name)
     if shard and shard not in shards:
-        raise ConfigError(f"{FORMAT}: there is no shard {shard!r}", hint=f"There are {', '.join(shards)}.")
+        raise ConfigError(
+            f"{FORMAT}: operator {operator.name!r} has no shard {shard!r}", hint=f"Its shards are {', '.join(shards)}."
+        )
     shards = (asset_id(shard),) if shard else shards
     if sequence is not None and len(shards) > 1:
         raise ConfigError(

@@ -17,11 +17,10 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.checkpoint import head as heads
-from holdfast.checkpoint import keys
 from holdfast.errors import ObjectExistsError
-from holdfast.model.ids import Asset, Name
+from holdfast.model.ids import Name
 from holdfast.model.record import Record
-from holdfast.store.plan import DeleteKeys, GetWhole, ListKeys, LookAt, PutNew, Steps
+from holdfast.store.plan import DeleteKeys, GetWhole, ListKeys, PutNew, Steps
 
 DESCRIPTION = "run/description"
 RECORDS = "run/record/"
@@ -101,16 +100,6 @@ def _records(deployment: str) -> Steps[list[tuple[tuple[int, int], str]]]:
     listed = yield ListKeys(_folder(deployment))
     matches = ((_RECORD.fullmatch(one.key.removeprefix(_folder(deployment))), one.key) for one in listed)
     return sorted(((int(match[1]), int(match[2])), key) for match, key in matches if match is not None)
-
-
-def epochs(shards: tuple[Asset, ...]) -> Steps[dict[Asset, int]]:
-    """The epoch in which each shard was last claimed in the store; one that never was is not in it."""
-    found: dict[Asset, int] = {}
-    for shard in shards:
-        head = yield LookAt(keys.head_key(shard))
-        if head is not None:
-            found[shard] = heads.decode(head[0], f"the head of {shard}").epoch
-    return found
 
 
 def _decoded(raw: bytes, what: str, kind: type[Any]) -> Any:
