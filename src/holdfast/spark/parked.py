@@ -1,4 +1,4 @@
-"""A standby's query that waits at a gate (`gate.py`), so that a take-over need not start one."""
+"""A standby's query that waits at a latch (`latch.py`), so that a take-over need not start one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.spark.gate import Gate
 from holdfast.spark.hand_over import Say
+from holdfast.spark.latch import Latch
 from holdfast.spark.reasons import is_late_worker
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ class ParkedQuery:
         self.readers = readers
         self.say = say
         self.query: StreamingQuery | None = None
-        self._gate: Gate | None = None
+        self._latch: Latch | None = None
 
     def park(self, start: Callable[[str], StreamingQuery], told: Callable[[], bool]) -> None:
-        """Start a query whose readers wait at the gate that it is given. If that does not work out, the stage is started
-        when it is told to, as if there were no gate."""
+        """Start a query whose readers wait at the latch that it is given. If that does not work out, the stage is
+        started when it is told to, as if there were no latch."""
         until = time.monotonic() + PARK_S_MAX
         while not told() and time.monotonic() < until:
-            self._gate = Gate()
-            self.query = start(str(self._gate.directory))
-            while self.query.isActive and self._gate.waiting < self.readers:
+            self._latch = Latch()
+            self.query = start(str(self._latch.directory))
+            while self.query.isActive and self._latch.waiting < self.readers:
                 if told() or time.monotonic() > until:
                     return  # whatever it has done by then is of use
                 time.sleep(LOOK_S)
@@ -48,20 +48,20 @@ class ParkedQuery:
 
     def go(self, epoch: int) -> StreamingQuery | None:
         """Let the query go on, as this epoch of the stage; None: there is none that waits."""
-        if self.query is None or self._gate is None:
+        if self.query is None or self._latch is None:
             return None
         if not self.query.isActive:  # its Python process has ended, say
             self.close()
             return None
-        self._gate.open(epoch)
+        self._latch.open(epoch)
         return self.query
 
     def close(self) -> None:
         """End what still waits."""
-        gate, self._gate = self._gate, None
+        latch, self._latch = self._latch, None
         query, self.query = self.query, None
-        if gate is not None:
-            gate.close()
+        if latch is not None:
+            latch.close()
         if query is not None:
-            with contextlib.suppress(Exception):  # it ends because its gate was closed
+            with contextlib.suppress(Exception):  # it ends because its latch was closed
                 query.stop()

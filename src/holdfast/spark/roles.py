@@ -61,19 +61,19 @@ class Base:
         self.pipeline = engine.pipeline
         self.spark = engine.session(stage.id)
 
-    def frames(self, epoch: int, gate: str = "") -> dict[str, DataFrame]:
-        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest, gate)
+    def frames(self, epoch: int, latch: str = "") -> dict[str, DataFrame]:
+        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest, latch)
 
     def let_go(self) -> None:
         """The warm-up reads no more. On a thread of its own: a node that hangs must not hold up who takes over."""
         edges = [edge for name in self.stage.reads for edge in edges_of(self.plan.operator(name))]
         threading.Thread(target=let_go, args=(self.run, self.guest, edges), name="let-go", daemon=True).start()
 
-    def frame(self, epoch: int, gate: str = "") -> DataFrame:
+    def frame(self, epoch: int, latch: str = "") -> DataFrame:
         """The stage's rows, the user's functions applied."""
         if self.stage.kind == "source":
             return stage_frame(self.pipeline, self.stage.id, self.spark)
-        return stage_function(self.pipeline, self.stage.id)(self.frames(epoch, gate))
+        return stage_function(self.pipeline, self.stage.id)(self.frames(epoch, latch))
 
     def parked(self) -> ParkedQuery:
         return ParkedQuery(len(self.stage.reads), self.say)
@@ -113,8 +113,8 @@ class Feeding:
         _warm_source(frame, body, scratch / "checkpoint", self.base.say, told)
         self.base.let_go()
         self.collector.rows_last = 0
-        if self.base.stage.kind == "between":  # only a reader of ours knows of gates
-            self.parked.park(lambda gate: self.feeding.park(self.base.frame(0, gate)), told)
+        if self.base.stage.kind == "between":  # only a reader of ours knows of latches
+            self.parked.park(lambda latch: self.feeding.park(self.base.frame(0, latch)), told)
 
     def start(self, epoch: int) -> bool:
         base = self.base
@@ -186,7 +186,7 @@ class Writing:
             writer = frame.writeStream.foreachBatch(_rehearse)
         _warm(writer, scratch / "checkpoint", self.base.say, told)
         self.base.let_go()
-        self.parked.park(lambda gate: self.sink.park(self._writer(0, gate)), told)
+        self.parked.park(lambda latch: self.sink.park(self._writer(0, latch)), told)
 
     def start(self, epoch: int) -> bool:
         writer = self._writer(epoch) if self.parked.query is None else None
@@ -197,8 +197,8 @@ class Writing:
             self.sink.start(writer or self._writer(epoch))
         return True
 
-    def _writer(self, epoch: int, gate: str = "") -> Any:
-        writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch, gate))
+    def _writer(self, epoch: int, latch: str = "") -> Any:
+        writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch, latch))
         self._facts = self._check(writer)
         return writer
 

@@ -42,10 +42,10 @@ def frames_of(
     directory: Path,
     epoch: int,
     guest: Consumer,
-    gate: str = "",
+    latch: str = "",
 ) -> dict[str, DataFrame]:
-    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`; with a gate, it waits
-    there for its epoch."""
+    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`; with a latch, it
+    waits there for its epoch."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
@@ -56,12 +56,12 @@ def frames_of(
         "endpoints": json.dumps(run.endpoints),
         "secret_file": run.secret_file,
         "deployment": run.deployment,
-        "consumer": stage.id if epoch or gate else guest,
+        "consumer": stage.id if epoch or latch else guest,
         "epoch": str(epoch),
-        "gate": gate,
+        "latch": latch,
         "max_rows": str(ROWS_MAX),
         "parallelism": str(spark.sparkContext.defaultParallelism),
-        "watermarks": str(stage.kind == "between" or not (epoch or gate)).lower(),
+        "watermarks": str(stage.kind == "between" or not (epoch or latch)).lower(),
         **({"tls": json.dumps(run.tls)} if run.tls else {}),
     }
     frames = {}
@@ -86,7 +86,7 @@ class SinkStage:
         self._busy_since: float | None = None
 
     def park(self, writer: DataStreamWriter) -> StreamingQuery:
-        """Start the query before it is this driver's turn: its readers wait at a gate."""
+        """Start the query before it is this driver's turn: its readers wait at a latch."""
         checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
         return self._named(writer).start()
 

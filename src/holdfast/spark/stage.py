@@ -81,7 +81,7 @@ class FeedingStage:
     # --- a life
 
     def park(self, frame: DataFrame) -> StreamingQuery:
-        """Start the query before it is this driver's turn: its readers wait at a gate."""
+        """Start the query before it is this driver's turn: its readers wait at a latch."""
         checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
         return self._started(frame)
 

@@ -1,15 +1,15 @@
-"""A gate before which a standby's query waits: started, planned and connected, but not yet looking at its checkpoint.
+"""A latch before which a standby's query waits: started, planned and connected, but not yet looking at its checkpoint.
 
 Spark starts a Python process for every source of a query and asks it for a reader before it reads the query's
 checkpoint. Starting that process is most of what a take-over costs, so a standby does it beforehand: its reader
-waits here, and when the stage's node has died the driver opens the gate with the stage's epoch. Only then does Spark
+waits here, and when the stage's node has died the driver opens the latch with the stage's epoch. Only then does Spark
 read where the stage stood.
 
-    wait       a pipe whose other end the driver holds: it is hung up when the gate opens, or when the driver dies
+    wait       a pipe whose other end the driver holds: it is hung up when the latch opens, or when the driver dies
     go         the epoch; there before the pipe is hung up
     here-PID   a reader that waits
 
-A gate is of one life of a stage, on the driver's machine, where Spark starts these processes.
+A latch is of one life of a stage, on the driver's machine, where Spark starts these processes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 
 
-class Gate:
+class Latch:
     """The driver's side."""
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-gate-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-latch-"))
         os.mkfifo(self.directory / "wait")
         # for both ways, since nobody reads yet
         self._held: int | None = os.open(self.directory / "wait", os.O_RDWR)
 
     @property
     def waiting(self) -> int:
-        """How many readers are at the gate."""
+        """How many readers are at the latch."""
         return sum(1 for _ in self.directory.glob("here-*"))
 
     def open(self, epoch: int) -> None:
@@ -54,8 +54,8 @@ class Gate:
             os.close(held)
 
 
-def pass_gate(directory: str) -> int:
-    """The reader's side: wait until the gate is opened. The epoch; an error if it never will be."""
+def wait_at(directory: str) -> int:
+    """The reader's side: wait until the latch is opened. The epoch; an error if it never will be."""
     home = Path(directory)
     go = home / "go"
     if not go.exists():
