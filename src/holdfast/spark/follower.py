@@ -50,6 +50,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     max_rows: int
     watermarks: bool
+    #: A standby's reader waits there for its epoch (`latch.py`).
+    latch: str = ""
 
 
 class GapFiles:

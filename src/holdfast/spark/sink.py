@@ -35,9 +35,17 @@ ROWS_MAX = 2_000_000
 
 
 def frames_of(
-    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, epoch: int, guest: Consumer
+    spark: SparkSession,
+    plan: Plan,
+    stage: StagePlan,
+    run: Run,
+    directory: Path,
+    epoch: int,
+    guest: Consumer,
+    latch: str = "",
 ) -> dict[str, DataFrame]:
-    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`."""
+    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`; with a latch, it
+    waits there for its epoch."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
@@ -48,11 +56,12 @@ def frames_of(
         "endpoints": json.dumps(run.endpoints),
         "secret_file": run.secret_file,
         "deployment": run.deployment,
-        "consumer": stage.id if epoch else guest,
+        "consumer": stage.id if epoch or latch else guest,
         "epoch": str(epoch),
+        "latch": latch,
         "max_rows": str(ROWS_MAX),
         "parallelism": str(spark.sparkContext.defaultParallelism),
-        "watermarks": str(stage.kind == "between" or not epoch).lower(),
+        "watermarks": str(stage.kind == "between" or not (epoch or latch)).lower(),
         **({"tls": json.dumps(run.tls)} if run.tls else {}),
     }
     frames = {}
@@ -76,15 +85,22 @@ class SinkStage:
         #: Since when Spark has been at work on the present batch.
         self._busy_since: float | None = None
 
-    def start(self, writer: DataStreamWriter, facts: SinkFacts) -> bool:
-        """Start the query; false: everything was written before."""
+    def park(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start the query before it is this driver's turn: its readers wait at a latch."""
+        checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
+        return self._named(writer).start()
+
+    def check(self, facts: SinkFacts) -> bool:
+        """Whether it may write; false: everything was written before."""
         checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
         check_sink(self.stage.id, facts, self.checkpoint)
-        if self.is_over():
-            return False
-        writer = writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
-        self.query = writer.start()
-        return True
+        return not self.is_over()
+
+    def start(self, writer: DataStreamWriter) -> None:
+        self.query = self._named(writer).start()
+
+    def _named(self, writer: DataStreamWriter) -> DataStreamWriter:
+        return writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
 
     def is_over(self) -> bool:
         """Every edge has ended, and Spark has committed what came before that."""
