@@ -47,6 +47,7 @@ CLUSTERS = (
     "test_spark_gaps",
     "test_spark_kafka",
     "test_spark_masters",
+    "test_spark_outlets",
     "test_spark_port",
     "test_spark_reader",
     "test_spark_restarts",

@@ -95,6 +95,9 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()
     #: Operator and input that it feeds (source, between); several if one source feeds several operators.
     feeds: tuple[tuple[str, int], ...] = ()
+    #: Of each of these its outlet, where the stage has several: the column, a struct, that holds its rows
+    #: (`outlet_rows` in pipeline/frames.py).
+    outlets: tuple[str, ...] = ()
     delay_us: int = 0
     idle_ns: int = 1 << 60
     #: Time between two micro-batches; 0: each starts when the last one is done (a sink's is in the user's writer).

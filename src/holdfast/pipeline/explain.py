@@ -49,6 +49,7 @@ def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any]) -> dict[str, Any
         "steps": [[s.label for s in b.steps] for b in stage.branches],
         "reads": list(stage.reads),
         "feeds": [name for name, _ in stage.feeds],
+        "outlets": list(stage.outlets),
         "edges": sum(layout.operators[name].shards for name, _ in stage.feeds),
     }
     root = stage.branches[0].root
@@ -128,9 +129,11 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
         lines.append(f"  {stage['source']}, event time {stage['event_time']}, watermark {stage['watermark']} behind")
     if stage["reads"]:
         lines.append(f"  reads {', '.join(stage['reads'])}")
-    for steps in stage["steps"]:
+    for steps, outlet in zip(stage["steps"], stage["outlets"] or [""] * len(stage["steps"]), strict=True):
         if steps:
-            lines.append("  " + " -> ".join(steps))
+            lines.append("  " + " -> ".join(steps) + (f", for {outlet}" if outlet else ""))
+    if stage["outlets"]:
+        lines.append(f"  one query reads for {' and '.join(stage['outlets'])}")
     if stage["feeds"]:
         lines.append(f"  feeds {', '.join(stage['feeds'])} over {stage['edges']} edges")
     if "format" in stage:

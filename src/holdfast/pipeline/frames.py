@@ -51,7 +51,33 @@ def stage_frame(pipeline: Pipeline, stage_id: str, spark: Session) -> Frame:
     Run `.writeStream.foreachBatch(...)` on it. Columns may be more than operators need: see `feed_of`.
     """
     stage = _stage(pipeline, stage_id, "source")
-    return apply_steps(source_frame(stage.source, spark), stage.branches[0].steps)
+    return source_rows(stage, source_frame(stage.source, spark))
+
+
+def source_rows(stage: Stage, root: Frame) -> Frame:
+    """The rows of a source stage from those of its source.
+
+    Where it has several outlets, a row is of one of them: it has a column for each outlet, a struct of the columns that
+    its steps give, and only that of its own outlet is not null. So one query reads for all of them, whatever their
+    columns are; Spark knows that it is one source, and plans and notes it once.
+    """
+    frames = [apply_steps(root, branch.steps) for branch in stage.branches]
+    if not stage.outlets:
+        return frames[0]
+    return outlets_together(dict(zip(stage.outlets, frames, strict=True)))
+
+
+def outlets_together(frames: dict[str, Frame]) -> Frame:
+    wrapped = [frame.selectExpr(f"struct(*) as {quoted(name)}") for name, frame in frames.items()]
+    whole = wrapped[0]
+    for frame in wrapped[1:]:
+        whole = whole.unionByName(frame, allowMissingColumns=True)
+    return whole
+
+
+def outlet_rows(rows: Frame, outlet: str) -> Frame:
+    """Of the rows of a stage with several outlets, those of one, as they were."""
+    return rows.where(f"{quoted(outlet)} is not null").selectExpr(f"{quoted(outlet)}.*")
 
 
 def stage_function(pipeline: Pipeline, stage_id: str) -> Callable[[dict[str, Frame]], Frame]:

@@ -9,8 +9,10 @@ branches. Then
     a branch from an operator, with steps     is a between stage, which reads that operator
     a branch from an operator, without        is a direct edge, shard to shard
 
-Two operators that take the same branch share its stage. The same branch twice into one operator (a self-join, a union
-with itself) makes two stages, since a stage has one edge to each shard. A sink is one stage, whatever its branches.
+Two operators that take the same branch share its stage, and so do branches of one source: its rows are planned, noted
+and handed over once for all of them, under one watermark (`frames.source_rows`). Two branches of one source into one
+operator (a self-join, a union with itself) make two stages, since a stage has one edge to each shard. A sink is one
+stage, whatever its branches.
 """
 
 from __future__ import annotations
@@ -64,10 +66,12 @@ class Branch:
 class Stage:
     id: Asset
     kind: str
-    #: One branch, unless it is a sink that several operators reach.
+    #: Several of one source for several operators, or of several operators for one sink. Otherwise there is one.
     branches: tuple[Branch, ...]
     #: (operator, number of its input).
     feeds: list[tuple[str, int]] = field(default_factory=list)
+    #: Which of the branches each of these is fed with.
+    fed_with: list[int] = field(default_factory=list)
     sink: Sink | None = None
 
     @property
@@ -80,6 +84,26 @@ class Stage:
         root = self.branches[0].root
         assert isinstance(root, Source)
         return root
+
+    @property
+    def outlets(self) -> tuple[str, ...]:
+        """Of several branches of one source, a name for each: that of the first operator that takes it."""
+        if self.kind != "source" or len(self.branches) == 1:
+            return ()
+        return tuple(self.feeds[self.fed_with.index(n)][0] for n in range(len(self.branches)))
+
+    def feed(self, operator: str, number: int, branch: Branch) -> None:
+        """Feed an input of an operator with a branch, which may be new to this stage."""
+        if branch not in self.branches:
+            self.branches = (*self.branches, branch)
+        self.feeds.append((operator, number))
+        self.fed_with.append(self.branches.index(branch))
+
+    def may_feed(self, operator: str, branch: Branch) -> bool:
+        """Can it feed this operator with a branch that it has, or that is of the same source?"""
+        if any(name == operator for name, _ in self.feeds):
+            return False  # one edge to each shard
+        return branch in self.branches or (self.kind == "source" and branch.root is self.branches[0].root)
 
 
 @dataclass(frozen=True)
@@ -184,9 +208,8 @@ def lay_out(pipeline: Pipeline) -> Layout:
     operators = {node.name: OperatorLayout(node) for node in graph.of(Stateful)}
     layout = Layout(operators, {})
     taken = {*operators, *(named.name for named in (*graph.of(Sink), *graph.of(Port)))}
-    found: dict[tuple[Branch, int], Stage] = {}
     for operator in operators.values():
-        _lay_inputs(operator, layout, found, taken)
+        _lay_inputs(operator, layout, taken)
     for sink in graph.of(Sink):
         branches = tuple(branches_of(sink.parent))
         _check_sink(sink, branches)
@@ -194,11 +217,8 @@ def lay_out(pipeline: Pipeline) -> Layout:
     return layout
 
 
-def _lay_inputs(
-    operator: OperatorLayout, layout: Layout, found: dict[tuple[Branch, int], Stage], taken: set[str]
-) -> None:
+def _lay_inputs(operator: OperatorLayout, layout: Layout, taken: set[str]) -> None:
     """Join an operator up with what feeds it."""
-    seen: dict[Branch, int] = {}
     for side, (parent, by) in enumerate(_sides(operator.node)):
         for branch in branches_of(parent):
             _check_windowable(operator, branch)
@@ -207,16 +227,20 @@ def _lay_inputs(
                 source = branch.root.name or ""
                 layout.operators[source].feeds.append((operator.name, number))
             else:
-                again = seen.get(branch, 0)  # the same branch once more into the same operator: a stage of its own
-                seen[branch] = again + 1
-                stage = found.get((branch, again))
-                if stage is None:
-                    stage = _new_stage(operator, side, branch, again, taken)
-                    found[(branch, again)] = stage
-                    layout.stages[stage.id] = stage
-                stage.feeds.append((operator.name, number))
+                stage = _stage_for(operator, side, branch, layout, taken)
+                stage.feed(operator.name, number, branch)
                 source = stage.id
             operator.inputs.append(InputLayout(side, source, branch, by))
+
+
+def _stage_for(operator: OperatorLayout, side: int, branch: Branch, layout: Layout, taken: set[str]) -> Stage:
+    """One that has the branch already, one that reads its source, or a new one."""
+    able = [stage for stage in layout.stages.values() if stage.may_feed(operator.name, branch)]
+    for stage in sorted(able, key=lambda stage: branch not in stage.branches):
+        return stage
+    stage = _new_stage(operator, side, branch, taken)
+    layout.stages[stage.id] = stage
+    return stage
 
 
 def _sides(node: Stateful) -> list[tuple[GraphNode, tuple[str, ...]]]:
@@ -226,11 +250,11 @@ def _sides(node: Stateful) -> list[tuple[GraphNode, tuple[str, ...]]]:
     return [(node.parent, node.by)]
 
 
-def _new_stage(operator: OperatorLayout, side: int, branch: Branch, again: int, taken: set[str]) -> Stage:
+def _new_stage(operator: OperatorLayout, side: int, branch: Branch, taken: set[str]) -> Stage:
     if not isinstance(branch.root, Port):
         kind = "source" if isinstance(branch.root, Source) else "between"
         return Stage(asset_id(_stage_name(operator, side, branch, taken)), kind, (branch,))
-    _check_port(operator, branch, again)
+    _check_port(operator, branch)
     return Stage(asset_id(branch.root.name or ""), "port", (branch,))
 
 
@@ -280,14 +304,14 @@ def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
             )
 
 
-def _check_port(operator: OperatorLayout, branch: Branch, again: int) -> None:
+def _check_port(operator: OperatorLayout, branch: Branch) -> None:
     if branch.steps:
         raise ConfigError(
             f"{operator.name}: {branch.steps[0].label} stands between {branch.root.label} and this operator",
             detail="The rows of a port come from another program; no Spark of this pipeline sees them on their way.",
             hint="Do it in the program that writes, before df.writeStream; the port's schema is what comes out.",
         )
-    if again:
+    if any(given.branch == branch for given in operator.inputs):
         raise ConfigError(
             f"{operator.name}: takes {branch.root.label} twice",
             detail="A port is written once, and so it has one edge to each shard.",

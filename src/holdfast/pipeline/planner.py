@@ -69,8 +69,10 @@ class Planner:
     ports: dict[str, pa.Schema] = field(default_factory=dict)
     #: Paths that each source reads.
     inputs: dict[str, list[str]] = field(default_factory=dict)
-    #: Rows of each stage, as analysed.
-    frames: dict[str, Frame] = field(default_factory=dict)
+    #: Rows of each stage, as analysed; of a source, those of each branch.
+    frames: dict[tuple[str, Branch | None], Frame] = field(default_factory=dict)
+    #: What each source stage reads, before any step.
+    roots: dict[str, Frame] = field(default_factory=dict)
 
     def plan(self, query: str | None = None) -> Plan:
         self.layout = lay_out(self.pipeline)
@@ -97,10 +99,27 @@ class Planner:
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    def _frame(self, stage: Stage) -> Frame:
-        if stage.id in self.frames:
-            return self.frames[stage.id]
-        if stage.kind == "source":
+    def _frame(self, stage: Stage, branch: Branch | None = None) -> Frame:
+        """Rows of a stage; of one of its branches, if it is a source."""
+        key = (stage.id, branch if stage.kind == "source" else None)
+        if key not in self.frames:
+            self.frames[key] = self._analysed(stage, branch)
+        return self.frames[key]
+
+    def _analysed(self, stage: Stage, branch: Branch | None) -> Frame:
+        if branch is not None and stage.kind == "source":
+            return _stepped(self._root(stage), branch)
+        if isinstance(port := stage.branches[0].root, Port):
+            self.ports[stage.id] = port_schema(port, self.spark)
+            return empty_stream(self.spark, self.ports[stage.id])
+        roots = [empty_stream(self.spark, self.outputs[b.root.name or ""]) for b in stage.branches]
+        kinds = [types_of(_stepped(r, b)) for r, b in zip(roots, stage.branches, strict=True)]
+        for other in kinds[1:]:
+            _same_schema(stage.id, kinds[0], other)
+        return combine(stage, roots)
+
+    def _root(self, stage: Stage) -> Frame:
+        if stage.id not in self.roots:
             source = stage.source
             root = source_frame(source, self.spark)
             if not root.isStreaming:
@@ -112,18 +131,8 @@ class Planner:
             if checks.is_endless(root):
                 self.endless.add(stage.id)
             self.inputs[source.label] = checks.paths_of(root)
-            frame = _stepped(root, stage.branches[0])
-        elif isinstance(port := stage.branches[0].root, Port):
-            self.ports[stage.id] = port_schema(port, self.spark)
-            frame = empty_stream(self.spark, self.ports[stage.id])
-        else:
-            roots = [empty_stream(self.spark, self.outputs[b.root.name or ""]) for b in stage.branches]
-            kinds = [types_of(_stepped(r, b)) for r, b in zip(roots, stage.branches, strict=True)]
-            for other in kinds[1:]:
-                _same_schema(stage.id, kinds[0], other)
-            frame = combine(stage, roots)
-        self.frames[stage.id] = frame
-        return frame
+            self.roots[stage.id] = root
+        return self.roots[stage.id]
 
     # -- operators ------------------------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class Planner:
         if branch.direct:
             frame = empty_stream(self.spark, self.outputs[given.source])
         else:
-            frame = self._frame(self.layout.stages[given.source])
+            frame = self._frame(self.layout.stages[given.source], branch)
         timed = with_event_time(frame, branch)
         needed = self._needed(operator, given, list(timed.columns))
         _check_columns(operator, timed, needed)
@@ -204,6 +213,7 @@ class Planner:
             id=stage.id,
             kind=stage.kind,
             feeds=tuple(stage.feeds),
+            outlets=tuple(stage.outlets[n] for n in stage.fed_with) if stage.outlets else (),
             delay_us=source.delay_us,
             idle_ns=source.idle_ns,
             trigger_ms=source.trigger_ms,

@@ -26,10 +26,10 @@ from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
 from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare, less
-from holdfast.pipeline.frames import apply_steps, combine
+from holdfast.pipeline.frames import apply_steps, combine, outlet_rows, source_rows
 from holdfast.pipeline.gaps import WINDOW, gaps_of, overlaps
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
-from holdfast.pipeline.layout import InputLayout, Layout, Stage
+from holdfast.pipeline.layout import Branch, InputLayout, Layout, Stage
 from holdfast.pipeline.letters import letters_of, without_skipped
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.recompute import UNFIT, aggregate, aggregate_fitting, by_arrival, join, timed
@@ -219,15 +219,18 @@ class _Audit:
             if stage.kind == "source":
                 checkpoint = self.run_dir / "checkpoints" / stage.id
                 root = batch_frame(stage.source, self.spark, checkpoint, self.last_batches.get(stage.id))
+                rows = source_rows(stage, root)
             elif _is_known_port(stage) and stage.source.batch is not None:
-                root = stage.source.batch(self.spark)
+                rows = stage.source.batch(self.spark)
             else:
-                root = self._result(branch.root.name or "")
-            rows = apply_steps(root, branch.steps)
-            if stage.kind == "between":
-                rows = timed(rows, branch)
+                rows = timed(apply_steps(self._result(branch.root.name or ""), branch.steps), branch)
             self.stage_rows[stage.id] = self._without_aside(stage, rows)
         return self.stage_rows[stage.id]
+
+    def _outlet(self, stage: Stage, branch: Branch) -> Frame:
+        """Those of one of its branches."""
+        rows = self._stage(stage)
+        return outlet_rows(rows, stage.outlets[stage.branches.index(branch)]) if stage.outlets else rows
 
     def _without_aside(self, stage: Stage, rows: Frame) -> Frame:
         total, rest = rows.count(), rows
@@ -301,7 +304,8 @@ class _Audit:
         whole: Frame = None
         for given in inputs:
             stage = self.layout.stages.get(given.source)
-            rows = timed(self._stage(stage) if stage is not None else self._result(given.source), given.branch)
+            known = self._result(given.source) if stage is None else self._outlet(stage, given.branch)
+            rows = timed(known, given.branch)
             whole = rows if whole is None else whole.unionByName(rows)
         return whole
 

@@ -33,10 +33,12 @@ def clock_us() -> int:
 
 
 class RowLimits:
-    """What the operators of a stage can hold of a row."""
+    """What the operators of a stage, or of one of its outlets, can hold of a row."""
 
-    def __init__(self, plan: Plan, stage: StagePlan) -> None:
-        feeds = [(plan.operator(name), number) for name, number in stage.feeds]
+    def __init__(self, plan: Plan, stage: StagePlan, outlet: str = "") -> None:
+        outlets = stage.outlets or ("",) * len(stage.feeds)
+        fed = [feed for feed, its in zip(stage.feeds, outlets, strict=True) if its == outlet]
+        feeds = [(plan.operator(name), number) for name, number in fed]
         spans = [time_limits(operator) for operator, _ in feeds]
         self.operators = ", ".join(operator.name for operator, _ in feeds)
         #: First and last event time that all of them take.
@@ -73,8 +75,11 @@ class RowLimits:
                 found.append((_is_too_long(table.column(name)), operator, why))
         return found
 
-    def apart(self, table: pa.Table, times: NDArray[np.int64], now_us: int) -> tuple[pa.Table | None, Flags]:
-        """Bad rows, each with operator and reason (None: there are none), and which rows are good."""
+    def apart(
+        self, table: pa.Table, times: NDArray[np.int64], now_us: int, recorded: pa.Table | None = None
+    ) -> tuple[pa.Table | None, Flags]:
+        """Bad rows, each with operator and reason (None: there are none), and which rows are good. `recorded`: the same
+        rows in the form in which they are to be set aside."""
         flags = self.flags(table, times, now_us)
         which = np.full(len(times), -1, np.int16)
         for number in reversed(range(len(flags))):
@@ -82,7 +87,7 @@ class RowLimits:
         good = which < 0
         if good.all():
             return None, good
-        bad = table.filter(pa.array(~good))
+        bad = (table if recorded is None else recorded).filter(pa.array(~good))
         number = pa.array(which[~good])
         for at, name in ((2, REASON), (1, OPERATOR)):
             texts = pa.array([flag[at] for flag in flags])

@@ -69,10 +69,11 @@ def claim(directory: Path, stage: str, query: str) -> None:
         )
 
 
-def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) -> None:
-    """Make the checkpoint say what the ledger says. `commit` is the ledger's last record."""
+def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None, outlets: int = 1) -> None:
+    """Make the checkpoint say what the ledger says. `commit` is the ledger's last record. Of a stage with several
+    outlets Spark names each source once for every outlet, and keeps one list of its files for all of them."""
     try:
-        _agree(directory, stage, query, commit)
+        _agree(directory, stage, query, commit, outlets)
     except OSError as error:
         raise ConfigError(
             f"stage {stage}: its Spark checkpoint cannot be written",
@@ -81,7 +82,7 @@ def agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) 
         ) from error
 
 
-def _agree(directory: Path, stage: str, query: str, commit: CommitRecord | None) -> None:
+def _agree(directory: Path, stage: str, query: str, commit: CommitRecord | None, outlets: int) -> None:
     claim(directory, stage, query)
     last = commit.offsets[0] if commit is not None else -1
     beyond = [k for k in _batches(directory / "commits") if k > last]
@@ -97,7 +98,7 @@ def _agree(directory: Path, stage: str, query: str, commit: CommitRecord | None)
         # batch 0 may be planned: it is run again as it was planned
         _drop(directory, after=0 if _is_whole(offsets / "0", lines=3) else -1)
         return
-    _check_sources(directory, stage, commit.plan)
+    _check_sources(directory, stage, commit.plan, outlets)
     lines = len(commit.plan.splitlines())
     same = _raw(offsets / str(last)) == commit.plan.encode()
     other = not same and _is_whole(offsets / str(last), lines)  # not what was damaged, but another plan
@@ -144,9 +145,10 @@ def source_offsets(plan: str) -> list[dict | None]:
     return [None if line == "-" else json.loads(line) for line in lines[2:]]
 
 
-def _check_sources(directory: Path, stage: str, plan: str) -> None:
+def _check_sources(directory: Path, stage: str, plan: str, outlets: int) -> None:
     """The file source's offsets are numbers of its own log: without that log, every file would be read again."""
-    for i, offset in enumerate(source_offsets(plan)):
+    offsets = source_offsets(plan)
+    for i, offset in enumerate(offsets[: len(offsets) // outlets]):
         number = offset.get("logOffset", -1) if isinstance(offset, dict) else -1
         log = directory / "sources" / str(i)
         if number < 0:

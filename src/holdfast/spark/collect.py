@@ -1,6 +1,7 @@
 """One micro-batch from Spark to Arrow: late and bad rows apart, the rest grouped where that pays, cut for every shard.
 
-One pass over the batch, whatever the number of operators that the stage feeds. Two ways to get it:
+One pass over the batch, whatever the number of operators that the stage feeds, and of its branches (`branches.py`). Two
+ways to get it:
 
     rows    collect the columns that operators need, and do everything else in Arrow. The plan is the same for every
             batch, so Spark compiles it once. The best for small batches, and where groups are many.
@@ -33,6 +34,7 @@ from holdfast.operators.limits import VALUE_BYTES_MAX
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.shards import cut
 from holdfast.spark.bad import RowLimits, clock_us
+from holdfast.spark.branches import StageBranch, narrowed, together
 from holdfast.spark.partial import PartialAggregate
 
 if TYPE_CHECKING:
@@ -177,16 +179,13 @@ class Collector:
 
     def __init__(self, plan: Plan, stage: StagePlan, spark_rows_min: int) -> None:
         self.stage = stage.id
-        self.outlets = [StageOutlet(stage.id, plan.operator(name), number) for name, number in stage.feeds]
-        self.event_time = self.outlets[0].input.event_time
-        names = [n for outlet in self.outlets for n in (outlet.input.event_time, *outlet.schema.names)]
-        self.columns = list(dict.fromkeys(names))
-        self.schema = {f.name: f.type for outlet in self.outlets for f in outlet.schema}
-        self.limits = RowLimits(plan, stage)
+        self.outlets: dict[str, list[StageOutlet]] = {}
+        for (name, number), its in zip(stage.feeds, stage.outlets or ("",) * len(stage.feeds), strict=True):
+            self.outlets.setdefault(its, []).append(StageOutlet(stage.id, plan.operator(name), number))
+        self.branches = [StageBranch(its, fed, RowLimits(plan, stage, its)) for its, fed in self.outlets.items()]
         #: Group in Spark from this many rows on, whatever it costs.
         self.spark_rows_min = spark_rows_min
-        only = self.outlets[0] if len(self.outlets) == 1 else None
-        aggregate = only.aggregate if only is not None else None
+        aggregate = self.outlets[""][0].aggregate if len(stage.feeds) == 1 else None
         #: What Spark can group for. (Times without a zone would be converted by the session's.)
         self.groups_for = aggregate if aggregate is not None and aggregate.time.type.tz else None
         self.faster = Faster()
@@ -240,66 +239,49 @@ class Collector:
 
     def _rows(self, frame: DataFrame, watermark_us: int) -> Batch:
         whole = self.expect_late > 0
-        table = (frame if whole else frame.select(*map(quoted, self.columns))).toArrow()
-        self._check(table)
+        table = (frame if whole else narrowed(frame, self.branches)).toArrow()
+        for branch in self.branches:
+            branch.check(table, self.stage)
         return self.split(table, watermark_us, lambda: table if whole else frame.toArrow())
 
     def split(self, table: pa.Table, watermark_us: int, whole: Any) -> Batch:
         """Bad rows, late rows, grouping, shards. `whole()` gives the batch with all columns, if rows are set aside."""
-        made, given = Batch(rows=table.num_rows), table
+        made, now = Batch(rows=table.num_rows), clock_us()
         if not table.num_rows:
             return made
-        column = table.column(self.event_time).combine_chunks()
-        made.without_time = column.null_count
-        times = column.view(pa.int64()).to_numpy(zero_copy_only=False) if not column.null_count else None
-        if times is None:
-            valid = column.is_valid()
-            times = column.filter(valid).view(pa.int64()).to_numpy(zero_copy_only=False)
-            table = table.filter(valid)
-        if not len(times):
-            return made
-        least, most, now = int(times.min()), int(times.max()), clock_us()
-        if least < watermark_us or not self.limits.hold(table, least, most, now):
+        there = [branch.timed(table) for branch in self.branches]
+        made.without_time = table.num_rows - sum(len(one.times) for one in there)
+        clean = all(one.hold(watermark_us, now) for one in there)
+        if not clean:
             every = whole()
-            if every is not given:  # evaluated again: what is recorded and what is handed over must be of one time
+            if every is not table:  # evaluated again: what is recorded and what is handed over must be of one time
                 return self.split(every, watermark_us, lambda: every)
-            made.bad, good = self.limits.apart(table, times, now)
-            table, times = (table, times) if made.bad is None else (table.filter(pa.array(good)), times[good])
-            most = int(times.max()) if len(times) else NEVER_US
-            late = times < watermark_us
-            if late.any():
-                made.late, table = table.filter(pa.array(late)), table.filter(pa.array(~late))
-        made.max_us = most
-        for outlet in self.outlets:
-            rows = outlet.rows(table)
-            made.sent += rows.num_rows
-            made.parts.update(outlet.parts(rows))
+            parted = [one.without_bad(now) for one in there]
+            made.bad, there = together([bad for bad, _ in parted]), [good for _, good in parted]
+        made.max_us = max((int(one.times.max()) for one in there if len(one.times)), default=NEVER_US)
+        if not clean:
+            parted = [one.without_late(watermark_us) for one in there]
+            made.late, there = together([late for late, _ in parted]), [rest for _, rest in parted]
+        for one in there:
+            for outlet in self.outlets[one.branch.outlet]:
+                rows = outlet.rows(one.rows)
+                made.sent += rows.num_rows
+                made.parts.update(outlet.parts(rows))
         return made
-
-    def _check(self, table: pa.Table) -> None:
-        """The rows are what was planned: operators would refuse them, but cannot name the stage."""
-        for name, type_ in self.schema.items():
-            found = table.schema.field(name).type
-            if found != type_:
-                raise InputError(
-                    f"stage {self.stage}: the schema of its rows has changed",
-                    detail=f"Column {name!r} was planned as {type_}, and is {found} now.",
-                    hint="Nothing of this batch was handed over. Deploy the pipeline again with the new schema.",
-                )
 
     # --- groups
 
     def _grouped_in_spark(self, frame: DataFrame, watermark_us: int) -> Batch:
         op = self.groups_for
         assert op is not None
-        groups, now = self._groups(frame, op), clock_us()
+        groups, now, limits = self._groups(frame, op), clock_us(), self.branches[0].limits
         least, most, longest = (groups.column(name).drop_null().to_numpy() for name in _HIDDEN[1:])
-        good = not len(least) or self.limits.hold(groups, int(least.min()), int(most.max()), now)
+        good = not len(least) or limits.hold(groups, int(least.min()), int(most.max()), now)
         good = good and (not len(longest) or longest.max() <= VALUE_BYTES_MAX)
         if good and (not len(least) or least.min() >= watermark_us):
             return self._batch_of(groups)
         # what is recorded as late or bad and what is handed over must be of one evaluation
-        is_bad, is_late = self.limits.sql(self._moment, now), f"{self._moment} < {watermark_us}L"
+        is_bad, is_late = limits.sql(self._moment, now), f"{self._moment} < {watermark_us}L"
         kept = frame.persist()
         try:
             bad = None if good else kept.where(is_bad).limit(min(_NO_LIMIT, self.bad_max + 1)).toArrow()
@@ -308,22 +290,22 @@ class Collector:
             groups = self._groups(rest.where(f"not coalesce({is_late}, false)"), op)
         finally:
             kept.unpersist()
-        made = self._batch_of(groups)
+        made, event_time = self._batch_of(groups), self.branches[0].event_time
         if late.num_rows:
             made.late = late
-            made.max_us = max(made.max_us, int(_micros(late.column(self.event_time)).max()))
+            made.max_us = max(made.max_us, int(_micros(late.column(event_time)).max()))
         if bad is not None and bad.num_rows:
-            made.bad, _ = self.limits.apart(bad, _micros(bad.column(self.event_time)), now)
+            made.bad, _ = limits.apart(bad, _micros(bad.column(event_time)), now)
         made.rows += made.late_rows + made.bad_rows
         return made
 
     @property
     def _moment(self) -> str:
-        return f"unix_micros({quoted(self.event_time)})"
+        return f"unix_micros({quoted(self.branches[0].event_time)})"
 
     def _batch_of(self, groups: pa.Table) -> Batch:
         """What crosses of groups, none of them late."""
-        outlet = self.outlets[0]
+        outlet = self.outlets[""][0]
         counts, _, most, _ = (groups.column(name).combine_chunks() for name in _HIDDEN)
         timed = most.is_valid()
         rows = groups.drop_columns(list(_HIDDEN)).filter(timed)
@@ -338,7 +320,7 @@ class Collector:
 
         sql = op.partial_sql()
         by = ["pane_start", *(k.name for k in op.keys)]
-        moment, limits = self._moment, self.limits
+        moment, limits = self._moment, self.branches[0].limits
         # a pane of a time that is out of range cannot be computed
         sql["pane_start"] = f"if({moment} between {limits.low}L and {limits.high}L, {sql['pane_start']}, null)"
         # keys are looked at when they are here; of other columns it would not be known

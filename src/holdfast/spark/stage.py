@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import check
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
+from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import Plan, StagePlan, to_micros
 from holdfast.pipeline.gaps import gaps_of
 from holdfast.spark import checkpoint
@@ -95,11 +96,15 @@ class FeedingStage:
         last = hand_over.open()
         self.aside = AsideFiles(self.directory, self.stage, hand_over.epoch, self.keep)
         self.aside.recover(last)
-        checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, last)
+        self._agree(last)
         if last is not None and last.watermark >= WATERMARK_MAX:
             return False
         self._idle_since = time.monotonic()
         return True
+
+    def _agree(self, last: CommitRecord | None) -> None:
+        outlets = len(set(self.stage.outlets)) or 1
+        checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, last, outlets)
 
     def start(self, frame: DataFrame) -> None:
         """Start the query, on an open ledger."""
@@ -127,7 +132,7 @@ class FeedingStage:
             self._seal(final=True)
             assert self.hand_over is not None
             # Spark may have been stopped before it noted its last batch, and `verify` goes by Spark's checkpoint
-            checkpoint.agree(self.checkpoint, self.stage.id, self.plan.query, self.hand_over.last)
+            self._agree(self.hand_over.last)
 
     def _process_all(self) -> None:
         assert self.query is not None

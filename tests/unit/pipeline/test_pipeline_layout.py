@@ -56,7 +56,18 @@ def test_two_operators_of_one_chain_share_its_stage():
     assert topology.shard["b-1"].inputs == ("a_in>b-1",)
 
 
-def test_chains_that_differ_are_stages_of_their_own():
+def test_chains_of_one_source_share_its_stage_each_with_an_outlet():
+    p = hf.Pipeline("p")
+    stream = source(p, "packets")
+    write(counts(stream, name="a"))
+    write(counts(stream.filter("k = 1"), name="b", shards=2))
+    write(counts(stream, name="c"))
+    (stage,) = (s for s in lay_out(p).stages.values() if s.kind == "source")
+    assert (stage.id, stage.feeds) == ("packets", [("a", 0), ("b", 0), ("c", 0)])
+    assert (stage.outlets, stage.fed_with) == (("a", "b"), [0, 1, 0])
+
+
+def test_two_chains_of_one_source_into_one_operator_are_two_stages():
     p = hf.Pipeline("p")
     stream = source(p, "rides")
     left, right = stream.filter("k = 1"), stream.filter("k = 2")

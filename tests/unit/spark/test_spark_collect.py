@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.collected import assert_alike, collector, operator, results, rows
+from support.collected import assert_alike, collector, operator, results, rows, with_times
 
 from holdfast.errors import InputError
 from holdfast.model.plan import NEVER_US
@@ -79,7 +79,7 @@ def test_an_empty_batch_has_nothing_to_say():
 def test_rows_of_another_type_are_refused_and_the_column_named():
     table = rows().set_column(2, "b", rows()["i"])
     with pytest.raises(InputError) as caught:
-        collector(operator())._check(table)
+        collector(operator()).branches[0].check(table, "s")
     assert caught.value.detail == "Column 'b' was planned as int64, and is int32 now."
 
 
@@ -113,3 +113,44 @@ def test_both_ways_are_timed_and_the_faster_one_is_kept(faster_in_spark):
     trial = [False] * TIMED_BATCHES + [True] * TIMED_BATCHES
     assert ways(2 * TIMED_BATCHES + KEEP_MIN) == trial + [faster_in_spark] * KEEP_MIN
     assert ways(2 * TIMED_BATCHES + 2 * KEEP_MIN) == trial + [faster_in_spark] * 2 * KEEP_MIN
+
+
+def in_outlets(**tables: pa.Table) -> pa.Table:
+    """As Spark gives the rows of a stage with several outlets: a column for each, a struct or null."""
+    rows = {name: table.to_struct_array().combine_chunks() for name, table in tables.items()}
+    columns = {}
+    for name, mine in rows.items():
+        parts = [mine if other == name else pa.nulls(len(its), mine.type) for other, its in rows.items()]
+        columns[name] = pa.concat_arrays(parts)
+    return pa.table(columns)
+
+
+def test_each_outlet_gets_its_own_rows_and_what_is_set_aside_keeps_its_outlet():
+    plan, other, watermark = operator("w"), operator("v"), 10**7
+    tables = {"w": rows(900, seed=1), "v": rows(500, seed=2)}
+    both = in_outlets(**tables)
+    made = collector(plan, other, outlets=("w", "v")).split(both, watermark, lambda: both)
+    alone = {
+        name: collector(one).split(tables[name], watermark, lambda name=name: tables[name])
+        for name, one in (("w", plan), ("v", other))
+    }
+    assert made.rows == 1_400
+    assert made.without_time == sum(one.without_time for one in alone.values())
+    assert made.max_us == max(one.max_us for one in alone.values())
+    for name, one in alone.items():
+        for edge, part in one.parts.items():
+            assert made.parts[edge].table().equals(part.table())
+        assert made.late is not None
+        assert one.late is not None
+        late = made.late.filter(made.late[name].is_valid()).column(name).combine_chunks()
+        assert pa.Table.from_struct_array(late).equals(one.late.combine_chunks())
+    assert len(made.parts) == 6
+
+
+def test_a_row_that_one_outlet_cannot_hold_is_set_aside_for_that_one_alone():
+    bad = with_times(2**62)
+    both = in_outlets(w=rows(300), v=bad)
+    made = collector(operator("w"), operator("v"), outlets=("w", "v")).split(both, NEVER_US, lambda: both)
+    assert made.bad is not None
+    assert made.bad.column("w").null_count == made.bad.num_rows == 1
+    assert made.bad.column("holdfast_operator").to_pylist() == ["v"]
