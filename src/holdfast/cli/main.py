@@ -25,6 +25,7 @@ from .mode import mode
 from .peace import app as peace
 from .prescribe import prescribe_command
 from .run import run_command
+from .savepoint import app as savepoint_app
 from .sim import sim
 from .skip import skip
 from .verify import verify
@@ -44,6 +45,7 @@ app.command("mode")(mode)
 app.command("bad")(bad)
 app.command("skip")(skip)
 app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(savepoint_app, name="savepoint")
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 app.add_typer(peace, name="peace")

@@ -13,7 +13,8 @@ beginning, and the run's directory has links to them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -34,7 +35,10 @@ from holdfast.runtime.node.past import Past
 from holdfast.runtime.stable import batches, description
 from holdfast.runtime.stable.description import RunDescription
 from holdfast.runtime.stable.door import StoreDoor
+from holdfast.store import IoService
 from holdfast.store.plan import ListKeys, Steps
+
+from .runs import RunFile
 
 #: What of a run's directory is files of Spark's, or rows.
 FILES = ("checkpoints", "late", "bad", "gaps", "dead")
@@ -46,6 +50,16 @@ _PRIVATE = ("conf", "store", "store_conf")
 
 def open_door(settings: dict[str, Any], scratch: Path) -> StoreDoor:
     return StoreDoor.of(settings["store"], settings.get("store_conf", {}), scratch / "store.log")
+
+
+@contextmanager
+def opened_store(run: RunFile) -> Iterator[IoService]:
+    """The store of a run."""
+    door = open_door(run.settings, run.path)
+    try:
+        yield door.service()
+    finally:
+        door.close()
 
 
 # --- a new run

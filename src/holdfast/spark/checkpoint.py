@@ -133,6 +133,11 @@ def last_planned(directory: Path) -> dict:
     return {key: value for offset in found if isinstance(offset, dict) for key, value in offset.items()}
 
 
+def newest_planned(directory: Path) -> int:
+    """The last batch that Spark has planned, -1 if there is none."""
+    return max(_batches(directory / "offsets"), default=-1)
+
+
 def last_committed(directory: Path) -> int:
     """The last batch in Spark's commit log, -1 if there is none."""
     return max(_batches(directory / "commits"), default=-1)
