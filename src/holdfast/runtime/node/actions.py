@@ -179,7 +179,7 @@ class Actions:
         return {"operator": operator, **msgspec.to_builtins(wanted())}
 
     def pause(self, body: dict) -> dict:
-        """Sources begin no batch for so long. Nothing else stops: what they have handed over is consumed and written."""
+        """Sources begin no batch for so long. Nothing else stops: what was handed over is consumed and written."""
         seconds = min(max(0.0, float(body["seconds"])), PAUSE_S_MAX)
         if self.process.children is not None:
             self.process.children.pause(seconds)
