@@ -2,6 +2,7 @@
 
     savepoint/<name>/files    Spark's own checkpoints and the rows that were set aside, as a tar; written first
     savepoint/<name>/point    which checkpoint of every shard, the last commit of every stage, the plan; written last
+    savepoint/<name>/next     the run that has gone on from it, with the same sinks: there can be one
 
 A savepoint counts when its `point` is there. The checkpoints that it names are pinned in the heads of their shards
 before that, so retention passes them over, and nothing of a savepoint is ever written again. Since it is a clean point
@@ -30,6 +31,7 @@ SAVEPOINTS = "savepoint/"
 #: A tar larger than this is not read into memory: a run that has set aside so much has another problem.
 FILES_BYTES_MAX = 4 << 30
 _POINT_BYTES_MAX = 64 << 20
+_NAME_BYTES_MAX = 4096
 _MAGIC, _FORMAT = b"HFSP", 1
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}")
 _KEY = re.compile(r"savepoint/([a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})/point")
@@ -118,6 +120,32 @@ def read(name: str) -> Steps[Savepoint]:
 
 def read_files(name: str) -> Steps[bytes]:
     return (yield GetWhole(_key(name, "files"), FILES_BYTES_MAX))
+
+
+def go_on_from(name: str, deployment: str) -> Steps[None]:
+    """This run goes on from the savepoint, and no other can: two would write to the same sinks."""
+    try:
+        yield PutNew(_key(name, "next"), [deployment.encode()])
+    except ObjectExistsError:
+        other = (yield GetWhole(_key(name, "next"), _NAME_BYTES_MAX)).decode()
+        raise ConfigError(
+            f"{other} has gone on from savepoint {name!r}",
+            detail="What came after the savepoint is in its sinks, and would be written once more.",
+            hint="Make a savepoint of that run, and go on from there; or give the sinks other names and paths.",
+        ) from None
+
+
+def successor() -> Steps[str]:
+    """The run that has gone on from a savepoint in this store, with its sinks; "": none has."""
+    for one in (yield ListKeys(SAVEPOINTS)):
+        if one.key.endswith("/next"):
+            return (yield GetWhole(one.key, _NAME_BYTES_MAX)).decode()
+    return ""
+
+
+def let_go(name: str) -> Steps[None]:
+    """The run that wanted to go on from it did not start."""
+    yield DeleteKeys((_key(name, "next"),))
 
 
 def delete(name: str) -> Steps[bool]:

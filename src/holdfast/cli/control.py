@@ -109,17 +109,7 @@ def stop(
 
 
 def _stop(found: RunFile, began: float, *, finish: bool, checkpoint: bool, as_json: bool) -> None:
-    supervised = found.is_supervised
-    answers = found.ask_all("stop")
-    if supervised:
-        _stop_process(found)
-    elif not answers and not finish:
-        raise HoldfastError(
-            f"{found.pipeline} is not running",
-            detail=f"None of {', '.join(sorted(found.endpoints))} answers.",
-            hint=f"`holdfast events {found.dir}` shows what happened last.",
-        )
-    silent = [] if supervised or finish else sorted(set(found.endpoints) - set(answers))
+    silent = end_run(found, finished=finish)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
         say({"run": found.dir, "finished": finish, "clean": checkpoint, "silent": silent, "seconds": seconds})
@@ -127,6 +117,21 @@ def _stop(found: RunFile, began: float, *, finish: bool, checkpoint: bool, as_js
         but = f", but {', '.join(silent)} did not answer" if silent else ""
         where = f" at a clean point; `holdfast run {found.dir}` goes on" if checkpoint else ""
         typer.echo(f"{found.pipeline} is stopped{but}{where}.")
+
+
+def end_run(found: RunFile, *, finished: bool = False) -> list[str]:
+    """Stop all nodes, and the `holdfast run` that watches over them; names of nodes that did not answer."""
+    supervised = found.is_supervised
+    answers = found.ask_all("stop")
+    if supervised:
+        _stop_process(found)
+    elif not answers and not finished:
+        raise HoldfastError(
+            f"{found.pipeline} is not running",
+            detail=f"None of {', '.join(sorted(found.endpoints))} answers.",
+            hint=f"`holdfast events {found.dir}` shows what happened last.",
+        )
+    return [] if supervised or finished else sorted(set(found.endpoints) - set(answers))
 
 
 def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event | None = None) -> None:

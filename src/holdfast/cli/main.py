@@ -28,6 +28,7 @@ from .run import run_command
 from .savepoint import app as savepoint_app
 from .sim import sim
 from .skip import skip
+from .upgrade import upgrade
 from .verify import verify
 from .watch import events, status
 
@@ -41,6 +42,7 @@ app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)
 app.command("stop")(stop)
+app.command("upgrade")(upgrade)
 app.command("mode")(mode)
 app.command("bad")(bad)
 app.command("skip")(skip)

@@ -6,18 +6,21 @@ computed again, so sums of doubles keep their last bit, and `first` and `last` w
 to is decided by the same hash that cuts the rows (`columns.shards_of`).
 
 Numbers of rows go on from the highest of the old shards: they order rows of one key, and a key was in one shard.
+
+Aggregates may come or go on the way (`Widening`): the words of those that stay are copied, those of a new one are what
+one row with its default would have made of it, in every record that is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from holdfast.errors import StateError, check
+from holdfast.errors import ConfigError, StateError, check
 from holdfast.operators.aggregate import WindowAggregate
 from holdfast.operators.capture import write_values
 from holdfast.operators.columns import pack_keys, shards_of
@@ -25,6 +28,7 @@ from holdfast.operators.count_window import CountWindowAggregate
 from holdfast.operators.join import Join
 from holdfast.operators.join_rows import NUMBER, TIME_WORD
 from holdfast.operators.panes import PaneMap
+from holdfast.operators.program import PER_FLAG_WORD, Program
 from holdfast.state.hashmap import HashMap
 from holdfast.state.heap import extract_long, point_to
 from holdfast.state.keys import make_keys
@@ -33,37 +37,86 @@ from holdfast.state.slots import SlotStore
 #: Records that are moved at a time.
 ROWS_MAX = 1 << 16
 _LOW4 = 0xFFFFFFFF
+#: The default of an aggregate that begins as if there had been no row.
+NULL = "null"
 
 Operator = WindowAggregate | CountWindowAggregate | Join
 
 
-def recut(old: Sequence[Operator], new: Sequence[Operator]) -> None:
-    """Put everything that the old shards hold into the new ones, which are empty. The old ones stay as they are."""
-    check(bool(old) and bool(new), "there is nothing to cut")
-    first = old[0]
-    for one in (*old, *new):
-        check(one.fingerprint == first.fingerprint, "a state was to be cut for another operator", one.name)
-    if len({one.watermark for one in old}) > 1:
-        raise StateError(
-            f"the shards of {first.name} are not at one point",
-            detail=f"Their watermarks are {sorted({one.watermark for one in old})}.",
-            hint="Nothing was changed. A state is cut at a savepoint only; this is a bug if it came from one.",
-        )
+class Widening:
+    """Value words of an operator with some aggregates, made into those of one with others. `defaults`: by name."""
+
+    def __init__(self, old: Program, new: Program, schema: pa.Schema, defaults: Mapping[str, str]) -> None:
+        self._old, self._new = old, new
+        self._stays = [(old.names.index(name), new.names.index(name)) for name in new.names if name in old.names]
+        self._row = new.identity.copy().reshape(1, -1)
+        for number, name in enumerate(new.names):
+            if name not in old.names and defaults[name] != NULL:
+                self._lift(number, defaults[name], schema)
+
+    def _lift(self, number: int, text: str, schema: pa.Schema) -> None:
+        agg, function = self._new.aggs[number], self._new.functions[number]
+        name = self._new.names[number]
+        type_ = pa.int64() if agg.function == "count" else schema.field(agg.column).type
+        if function.var_at is not None:
+            raise ConfigError(f"aggregate {name}: a default of {type_} can only be null", detail=f"It is {text!r}.")
+        try:
+            value = pa.array([text]).cast(type_)
+        except pa.ArrowInvalid as error:
+            raise ConfigError(f"aggregate {name}: its default {text!r} is not {type_}", detail=str(error)) from None
+        part = self._row[:, self._new.columns[number] : self._new.columns[number] + function.words]
+        if agg.function == "count":
+            part[0, 0] = value[0].as_py()
+        else:
+            self._put_flags(self._row, number, function.lift(value, 1, np.zeros(1, np.int64), part))
+
+    def _put_flags(self, words: NDArray[np.int64], number: int, flags: NDArray[np.int64]) -> None:
+        if self._new.flag_words:
+            word, bit = divmod(number, PER_FLAG_WORD)
+            words[:, word] |= flags << (2 * bit)
+
+    def __call__(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        out = np.tile(self._row, (len(values), 1))
+        for i, j in self._stays:
+            at, to, words = self._old.columns[i], self._new.columns[j], self._old.functions[i].words
+            out[:, to : to + words] = values[:, at : at + words]
+            if self._old.flag_words:
+                word, bit = divmod(i, PER_FLAG_WORD)
+                self._put_flags(out, j, (values[:, word] >> (2 * bit)) & 3)
+        return out
+
+
+def recut(old: Iterable[Operator], new: Sequence[Operator], widening: Widening | None = None) -> None:
+    """Put everything that the old shards hold into the new ones, which are empty. One old shard after the other: no
+    more than one of them has to be in memory."""
+    watermark: int | None = None
     for one in old:
-        match one:
-            case WindowAggregate():
-                _move_records(one.state.map, [_panes(op) for op in new], key_at=2)
-            case CountWindowAggregate():
-                _move_records(one.counts, [_counted(op).counts for op in new], key_at=1)
-                _move_records(one.panes, [_counted(op).panes for op in new], key_at=2)
-            case Join():
-                _move_rows(one, new)
-            case _:
-                assert_never(one)
-    extra = {name: max(one._extra()[name] for one in old) for name in first._extra()}
-    for one in new:
-        one.rows, one.watermark = max(each.rows for each in old), first.watermark
-        one._set_extra(extra)
+        if watermark is not None and one.watermark != watermark:
+            raise StateError(
+                f"the shards of {one.name} are not at one point",
+                detail=f"Their watermarks are {watermark} and {one.watermark}.",
+                hint="Nothing was changed. A state is cut at a savepoint only; this is a bug if it came from one.",
+            )
+        watermark = one.watermark
+        _move(one, new, widening)
+        for to in new:
+            known, more = to._extra(), one._extra()
+            to.rows, to.watermark = max(to.rows, one.rows), watermark
+            to._set_extra({name: max(known[name], more[name]) for name in known})
+
+
+def _move(one: Operator, new: Sequence[Operator], widening: Widening | None) -> None:
+    check(all(type(to) is type(one) for to in new), "a state was to be cut for another operator", one.name)
+    match one:
+        case WindowAggregate():
+            _move_records(one.state.map, [_panes(op) for op in new], widening, key_at=2)
+        case CountWindowAggregate():
+            _move_records(one.counts, [_counted(op).counts for op in new], None, key_at=1)
+            _move_records(one.panes, [_counted(op).panes for op in new], widening, key_at=2)
+        case Join():
+            _move_rows(one, new)
+        case _:
+            assert_never(one)
 
 
 def _panes(op: Operator) -> PaneMap:
@@ -79,24 +132,25 @@ def _counted(op: Operator) -> CountWindowAggregate:
 # --- records of maps
 
 
-def _move_records(source: HashMap, targets: Sequence[PaneMap | HashMap], *, key_at: int) -> None:
+def _move_records(
+    source: HashMap, targets: Sequence[PaneMap | HashMap], widening: Widening | None, *, key_at: int
+) -> None:
     """`key_at`: where in a record the words of the key begin by which rows are cut; a pane comes before them."""
-    slots = source.slots
+    slots, kinds = source.slots, source.layout.kinds
     first = 1 + source.layout.key_words
-    value_vars = slots.var_at[slots.var_at >= first] - first
-    identity = np.zeros(source.layout.value_words, np.int64)
-    kinds = source.layout.kinds
     for words, blob in _some(slots, slots.rids()):
-        nulls = words[:, 0] & _LOW4
-        number = _shard_numbers(words[:, key_at:first], nulls, kinds[key_at - 1 :], len(targets), blob)
+        number = _shard_numbers(words[:, key_at:first], words[:, 0] & _LOW4, kinds[key_at - 1 :], len(targets), blob)
+        if widening is not None:
+            words = np.hstack([words[:, :first], widening(words[:, first:])])
         for shard, target in enumerate(targets):
             mine = np.ascontiguousarray(words[number == shard])
             if not len(mine):
                 continue
-            keys = make_keys(mine[:, 1:first], mine[:, 0] & _LOW4, kinds, blob)
-            target.upsert(keys, identity)
             into = target.map if isinstance(target, PaneMap) else target
-            write_values(into.slots, into.find(keys), mine, value_vars)
+            keys = make_keys(mine[:, 1:first], mine[:, 0] & _LOW4, kinds, blob)
+            target.upsert(keys, np.zeros(into.layout.value_words, np.int64))
+            var_at = into.slots.var_at
+            write_values(into.slots, into.find(keys), mine, var_at[var_at >= first] - first)
 
 
 def _shard_numbers(
@@ -138,4 +192,4 @@ def _move_rows(source: Join, targets: Sequence[Operator]) -> None:
                     into = target.sides[which]
                     keys, _ = pack_keys(batch.take(pa.array(mine)), into.keys, buckets[mine], into.map.kinds)
                     target._insert(into, keys, np.ascontiguousarray(words[mine, 1:]))
-            del blob  # until here the words of long values point into it
+            del blob  # until here words of long values point into it
