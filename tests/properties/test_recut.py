@@ -1,6 +1,6 @@
 """A state that was cut anew by key goes on like one that never was: every kind of operator, any numbers of shards.
 
-The same rows go into shards that are cut anew after a while, and into as many shards that were there from the beginning.
+The same rows go into shards that are cut anew after a while, and into as many that were there from the beginning.
 Whatever comes out after that must be the same, shard by shard and bit by bit (rows of every type, nulls, long texts,
 sums of doubles, first and last).
 """
@@ -16,15 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import oracle
 from support.batches import SECOND
-from support.stored_states import CONFIG, EVERY, operators, rows, side
+from support.stored_states import EVERY, operators, rows, side
 
 from holdfast.errors import ConfigError, StateError
 from holdfast.model.plan import OperatorPlan
-from holdfast.operators import FOREVER, LEFT, RIGHT, Join
+from holdfast.operators import FOREVER, LEFT, RIGHT, Join, StateConfig
 from holdfast.operators.build import build, rows_schema
 from holdfast.operators.recut import Widening, recut
 from holdfast.runtime.shards import cut
 
+#: Small: a test makes dozens of shards.
+CONFIG = StateConfig(page_bytes=4096, limit_bytes=1 << 22)
 OPERATORS = {one.name: one for one in operators()}
 #: No row of `rows` is earlier.
 START = -30_000_000
@@ -64,7 +66,7 @@ class Shards:
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     before=st.integers(1, 9), after=st.integers(1, 9), seed=st.integers(0, 1000), share=st.floats(0.1, 0.9),
     seconds=st.integers(0, 40),
@@ -106,7 +108,7 @@ def widening(old: OperatorPlan, new: OperatorPlan, **defaults: str) -> Widening:
 
 
 @pytest.mark.parametrize("name", ["sliding", "counted"])
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 1000),
     few=st.lists(st.sampled_from(sorted(EVERY)), min_size=1, max_size=6, unique=True),

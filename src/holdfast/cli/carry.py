@@ -29,6 +29,7 @@ from holdfast.checkpoint.savepoint import Savepoint
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
+from holdfast.pipeline.origins import FROM, Origins, read_origins
 from holdfast.pipeline.upgrades import Matching, match
 from holdfast.runtime.config import make_config
 from holdfast.runtime.disk.journal import write_whole
@@ -44,8 +45,6 @@ from .runs import RUNS, read_run
 from .start import LocalRun, RunOptions, check_restart, node_settings, restart_nodes, warm
 
 Tell = Callable[[str], None]
-#: In the directory of a run that started from a savepoint: where it came from, and what was changed.
-FROM = "from.json"
 _GENERATION = "/generation/"
 
 AllowNewOption = Annotated[
@@ -84,17 +83,6 @@ def _default(text: str) -> tuple[tuple[str, str], str]:
     if found is None:
         raise ConfigError(f"--default {text!r} cannot be read", hint="Write --default talkers.biggest=0 (or =null).")
     return (found[1], found[2]), found[3]
-
-
-class Origins(msgspec.Struct, kw_only=True):
-    """What `from.json` says."""
-
-    savepoint: str
-    deployment: str
-    directory: str
-    store: str
-    #: Operators whose results cannot be compared with one batch over the whole history, and why.
-    changed: dict[str, str] = {}
 
 
 # --- run --from
@@ -209,15 +197,19 @@ class Upgrade:
         return started
 
     def _leave_origins(self, point: Savepoint) -> None:
-        changed = dict.fromkeys(self._matching.new, f"it was new at savepoint {point.name}")
-        changed |= dict.fromkeys(self._matching.widened, f"its aggregates were changed at savepoint {point.name}")
-        before = Path(point.directory) / FROM
-        with suppress(OSError, msgspec.MsgspecError):
-            changed = {**msgspec.json.decode(before.read_bytes(), type=Origins).changed, **changed}
+        """What `verify` has to know: of this upgrade, and of those before it."""
+        new, matching = self._plan, self._matching
+        sinks = [name for name in matching.new_stages if new.stage(name).kind == "sink"]
+        changed = dict.fromkeys((*matching.new, *sinks), f"it was new at savepoint {point.name}")
+        changed |= dict.fromkeys(matching.widened, f"its aggregates were changed at savepoint {point.name}")
+        earlier = read_origins(Path(point.directory))
         origins = Origins(
-            savepoint=point.name, deployment=point.deployment, directory=point.directory, store=self._old_store,
-            changed=changed,
-        )  # fmt: skip
+            savepoint=point.name,
+            deployment=point.deployment,
+            directory=point.directory,
+            store=self._old_store,
+            changed={**(earlier.changed if earlier is not None else {}), **changed},
+        )
         write_whole(self._home.path / FROM, msgspec.json.encode(origins))
 
 

@@ -34,7 +34,7 @@ from holdfast.store.plan import Steps
 from .runs import RunFile
 
 LOOK_S = 0.2
-#: A pause lasts so long, and is renewed so often.
+#: Seconds that a pause lasts, and after which it is renewed.
 PAUSE_S, RENEW_S = 20.0, 2.0
 
 Tell = Callable[[str], None] | None

@@ -5,7 +5,7 @@
           {"do": "warm", "stage", "ticket"}          let this stage stand by
           {"do": "run", "stage", "ticket", "epoch"}  run it at this epoch (the standby of this ticket, if there is one)
           {"do": "finish", "ticket"}                 read what is there, seal a last batch, end
-          {"do": "pause", "ticket", "seconds"}       begin no batch for so long, if it is a source; 0: go on
+          {"do": "pause", "ticket", "seconds"}       begin no batch for this time, if it is a source; 0: go on
           {"do": "stop", "ticket"}                   end; without a ticket: all of them, and this process
           the end of stdin ends this process at once
     out   {"event": "alive"}, {"event": "up"} (there is a session), and of each stage

@@ -6,7 +6,7 @@ record    the placement record               stop               end this node ({
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
 protect   {operator, mode, method, capture_period_ms}: how its shards are protected; what is left out stays
-pause     {seconds}: sources begin no batch for so long (0: they go on); whoever wants more says it again
+pause     {seconds}: sources begin no batch for this time (0: they go on); whoever wants more says it again
 checkpoint  every shard that runs here is checkpointed now, if it has consumed anything since
 commits   the last commit of every ledger that this node is the primary of (msgpack)
 skip      {shard, source, number}: pass over the batch that a shard stands still at; asked until it has
@@ -179,7 +179,7 @@ class Actions:
         return {"operator": operator, **msgspec.to_builtins(wanted())}
 
     def pause(self, body: dict) -> dict:
-        """Sources begin no batch for so long. Nothing else stops: what was handed over is consumed and written."""
+        """Sources begin no batch for this time. Nothing else stops: what was handed over is consumed and written."""
         seconds = min(max(0.0, float(body["seconds"])), PAUSE_S_MAX)
         if self.process.children is not None:
             self.process.children.pause(seconds)

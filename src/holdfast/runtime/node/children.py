@@ -156,7 +156,7 @@ class Children:
                     hosted.tell("finish")
 
     def pause(self, seconds: float) -> None:
-        """Sources begin no batch for so long, also those that are started meanwhile; 0: they go on."""
+        """Sources begin no batch for this time, also those that are started meanwhile; 0: they go on."""
         with self._lock:
             self._paused_until = time.monotonic() + seconds
             for hosted in self.drivers.values():
