@@ -133,7 +133,7 @@ def test_aggregates_that_stay_go_on_when_others_come_and_go(name, seed, few, man
 
 
 def test_a_new_aggregate_begins_with_its_default():
-    old = widened(OPERATORS["tumbling"], {"n": EVERY["n"]})
+    old = widened(OPERATORS["every"], {"n": EVERY["n"]})
     new = widened(old, {"n": EVERY["n"], "all": EVERY["n"], "sum_i64": EVERY["sum_i64"], "max_i64": EVERY["max_i64"]})
     moved, now = Shards(old, 1), Shards(new, 1)
     moved.feed(rows(50))
@@ -144,7 +144,7 @@ def test_a_new_aggregate_begins_with_its_default():
 
 
 def test_a_default_of_another_type_is_refused():
-    old = widened(OPERATORS["tumbling"], {"n": EVERY["n"]})
+    old = widened(OPERATORS["every"], {"n": EVERY["n"]})
     new = widened(old, {"n": EVERY["n"], "sum_i64": EVERY["sum_i64"]})
     with pytest.raises(ConfigError, match="is not int64"):
         widening(old, new, sum_i64="much")

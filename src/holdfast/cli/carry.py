@@ -122,13 +122,16 @@ def start_from(
 
 def _check_ended(point: Savepoint) -> None:
     """Two runs of one pipeline would write to the same sinks."""
-    with suppress(ConfigError):
+    try:
         run = read_run(Path(point.directory))
-        if run.deployment == point.deployment and run.ask_all("ping", timeout_s=2.0):
-            raise HoldfastError(
-                f"{run.pipeline} is still running in {run.dir}",
-                hint=f"`holdfast stop {run.dir}` first; or `holdfast upgrade {run.dir} FILE` does both.",
-            )
+        there = run.deployment == point.deployment and bool(run.ask_all("ping", timeout_s=2.0))
+    except ConfigError:
+        return  # its directory is gone, or is another run's by now
+    if there:
+        raise ConfigError(
+            f"{run.pipeline} is still running in {run.dir}",
+            hint=f"`holdfast stop {run.dir}` first; or `holdfast upgrade {run.dir} FILE` does both.",
+        )
 
 
 class Upgrade:
@@ -268,6 +271,7 @@ def move_checkpoints(folder: Path, point: Savepoint, plan: Plan, matching: Match
             continue
         stage = plan.stage(path.name)  # pyright: ignore[reportArgumentType]
         spark_checkpoint.hand_on(path, stage.id, plan.query)
-        last = point.written.get(stage.id, -1)
-        if stage.kind == "sink" and last >= 0:
+        commit = point.commits.get(stage.id)
+        last = point.written.get(stage.id, -1) if stage.kind == "sink" else commit.offsets[0] if commit else -1
+        if stage.kind != "source" and last >= 0:
             spark_checkpoint.replan(path, last, moved_plan(spark_checkpoint.plan_of(path, last), stage, plan))

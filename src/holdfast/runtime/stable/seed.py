@@ -5,8 +5,8 @@ savepoint, as it was or cut anew by key, or with none for an operator that is ne
 like any other: nodes find a placement record and ledgers in their journals, claim the shards, and read the checkpoints.
 
 Nothing is on its way at a savepoint, so nothing of the old run's positions is needed: every edge of the new run starts
-at 0. What goes on are the numbers of batches, the watermarks, and where dead letters stand, since those are files with
-a name. The old run's store is only read.
+anew, one from a stage as if all batches so far had come without rows. What goes on are the numbers of batches, the
+watermarks, and where dead letters stand, since those are files with a name. The old run's store is only read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.checkpoint.savepoint import Savepoint
 from holdfast.core.copy import DEAD_LETTERS
 from holdfast.core.ready import LogBatch
 from holdfast.errors import StateError
-from holdfast.model.block import WATERMARK_MIN
+from holdfast.model.block import WATERMARK_MIN, batch_length, digest_of
 from holdfast.model.ids import Asset, Edge, dead_edge, operator_of, shard_id, stage_edge
 from holdfast.model.parts import CommitRecord, OutputPart
 from holdfast.model.plan import OperatorPlan, Plan, StagePlan, edges_of
@@ -168,7 +168,7 @@ class Seeding:
         outputs[dead_edge(shard)] = _nothing(dead, (DEAD_LETTERS,))
         return Stand(
             epoch=_EPOCH,
-            positions=dict.fromkeys(spec.inputs, 0),
+            positions=dict.fromkeys(spec.inputs, 0) | {edge: self._end(edge) for edge in stage_edges},
             watermarks={edge: marks.get(self._source(self._plan, edge), WATERMARK_MIN) for edge in spec.inputs},
             gap=(
                 max((one.gap[0] for one in before), default=0),
@@ -200,15 +200,22 @@ class Seeding:
     def _batch(self, stage: Asset) -> int:
         return self.commits[stage].batch if stage in self.commits else -1
 
+    def _end(self, edge: Edge) -> int:
+        commit = self.commits.get(self._plan.topology.producer[edge])
+        return commit.ends[edge] if commit is not None else 0
+
     def _commit(self, stage: Asset, shards: tuple[Asset, ...]) -> CommitRecord | None:
-        """The last one of the old stage, as if it had been handed over on the new edges."""
+        """The last one of the old stage, as if it and all before it had been handed over on the new edges without rows:
+        the rows are in the states."""
         commit = self._origin.point.commits.get(stage)
         if commit is None:
             return None
         plan = self._plan.stage(stage)
         text = moved_plan(commit.plan, plan, self._plan) if plan.kind == "between" and commit.plan else commit.plan
-        ends = {stage_edge(stage, shard): 0 for shard in shards}
-        return msgspec.structs.replace(commit, query=self._plan.query, digests={}, ends=ends, plan=text)
+        edges = [stage_edge(stage, shard) for shard in shards]
+        ends = dict.fromkeys(edges, (commit.batch + 1) * batch_length(0))
+        digests = dict.fromkeys(edges, digest_of(()))
+        return msgspec.structs.replace(commit, query=self._plan.query, digests=digests, ends=ends, plan=text)
 
     # --- writing
 
