@@ -126,8 +126,8 @@ def go_on(
         raise ConfigError(f"the run in {directory} has finished", hint="`holdfast verify` looks at what it wrote.")
     home = RunHome(directory, Path(before.source), goes_on=True)
     try:
-        check_not_followed(before.settings, home.path)
         plan = read_plan(home.path / "plan.json")
+        check_not_followed(before.settings, home.path)
         names: list[str] = sorted(before.endpoints)
         return restart_nodes(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
     except BaseException:
