@@ -25,7 +25,7 @@ from holdfast.model.topology import Topology
 
 
 @dataclass(frozen=True)
-class Standing:
+class DurablePoint:
     """What is durable of a run at one moment."""
 
     #: Of each shard, where its newest good checkpoint stands; a shard that has none has consumed nothing.
@@ -38,18 +38,18 @@ class Standing:
     writing: tuple[Consumer, ...] = ()
 
 
-def unclean(topology: Topology, standing: Standing) -> list[str]:
+def unclean(topology: Topology, standing: DurablePoint) -> list[str]:
     """What keeps this from being a clean point, in words; nothing: it is one."""
     return [*_batches(topology, standing), *_between(topology, standing), *_readers(topology, standing)]
 
 
-def made(standing: Standing, producer: Asset, edge: Edge) -> int:
+def made(standing: DurablePoint, producer: Asset, edge: Edge) -> int:
     """How many elements a shard has made on an edge, by its checkpoint."""
     stand = standing.shards.get(producer)
     return stand.outputs[edge].next if stand is not None and edge in stand.outputs else 0
 
 
-def _batches(topology: Topology, standing: Standing) -> list[str]:
+def _batches(topology: Topology, standing: DurablePoint) -> list[str]:
     found = []
     for stage in topology.stages:
         commit = standing.commits.get(stage.id)
@@ -62,7 +62,7 @@ def _batches(topology: Topology, standing: Standing) -> list[str]:
     return found
 
 
-def _between(topology: Topology, standing: Standing) -> list[str]:
+def _between(topology: Topology, standing: DurablePoint) -> list[str]:
     found = []
     for shard in topology.shards:
         stand = standing.shards.get(shard.id)
@@ -76,7 +76,7 @@ def _between(topology: Topology, standing: Standing) -> list[str]:
     return found
 
 
-def _readers(topology: Topology, standing: Standing) -> list[str]:
+def _readers(topology: Topology, standing: DurablePoint) -> list[str]:
     found = [f"{consumer} is writing" for consumer in standing.writing]
     for reader in topology.readers:
         if reader.leased:

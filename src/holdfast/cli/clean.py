@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.clean import Standing, unclean
+from holdfast.checkpoint.clean import DurablePoint, unclean
 from holdfast.checkpoint.look import heads_of
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
@@ -173,7 +173,7 @@ def _look(run: RunFile, plan: Plan, service: IoService, seen: _Seen) -> CleanPoi
             commit = commits.get(stage.id)
             offsets = spark_checkpoint.source_offsets(commit.plan) if commit and commit.plan else []
             reads[stage.id] = {e: at for one in offsets if one for e, at in positions(one).items()}
-    standing = Standing(
+    standing = DurablePoint(
         shards={shard: manifest.stand for shard, manifest in manifests.items()},
         commits=commits,
         reads={who: {edge: at for edge, (at, _) in read.items()} for who, read in reads.items()},

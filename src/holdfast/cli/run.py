@@ -113,22 +113,35 @@ def run_command(
             return
         say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
         changes = Changes.of(allow_new, drop, default)
-        if not savepoint and changes != Changes():
-            raise ConfigError("--allow-new, --drop and --default belong to --from", hint="Give the savepoint's name.")
-        if savepoint:
-            if resume_from or file.is_dir():
-                raise ConfigError("--from starts a new run", hint="Give the pipeline's FILE, and no --resume.")
-            started = start_from(file, savepoint, options, changes, say, told)
-        elif resume_from:
-            _check_goes_on(msgspec.structs.replace(options, conf=(), settings=()), wanted is not None)
-            started = resume(file, resume_from, options, say, told)
-        elif file.is_dir():
-            _check_goes_on(options, wanted is not None)
-            started = go_on(file, options.restart_s, say, told)
-        else:
-            started = start_run(file, options, say, told)
+        started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, say, told)
         guard = _guard(started, *wanted, console) if wanted else None
         watch_over(started, told, console, as_json, guard)
+
+
+def _begin(
+    file: Path,
+    options: RunOptions,
+    resume_from: str,
+    savepoint: str,
+    changes: Changes,
+    sla: bool,
+    say: Callable[[str], None],
+    told: threading.Event,
+) -> LocalRun:
+    """A new run, one from a savepoint, or one that goes on."""
+    if savepoint:
+        if resume_from or file.is_dir():
+            raise ConfigError("--from starts a new run", hint="Give the pipeline's FILE, and no --resume.")
+        return start_from(file, savepoint, options, changes, say, told)
+    if changes != Changes():
+        raise ConfigError("--allow-new, --drop and --default belong to --from", hint="Give the savepoint's name.")
+    if resume_from:
+        _check_goes_on(msgspec.structs.replace(options, conf=(), settings=()), sla)
+        return resume(file, resume_from, options, say, told)
+    if file.is_dir():
+        _check_goes_on(options, sla)
+        return go_on(file, options.restart_s, say, told)
+    return start_run(file, options, say, told)
 
 
 def watch_over(

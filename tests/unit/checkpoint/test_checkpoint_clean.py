@@ -7,7 +7,7 @@ from dataclasses import replace as changed
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.clean import Standing, unclean
+from holdfast.checkpoint.clean import DurablePoint, unclean
 from holdfast.checkpoint.manifest import Stand
 from holdfast.model.ids import Edge
 from holdfast.model.parts import CommitRecord, OutputPart
@@ -27,17 +27,17 @@ def commit(batch: int) -> CommitRecord:
     return CommitRecord(query="q", batch=batch, epoch=1, attempt=1, watermark=5, offsets=(0, 1))
 
 
-def clean() -> Standing:
+def clean() -> DurablePoint:
     shards = {}
     for shard in SHAPE.shards:
         batches = {edge: 7 for edge in shard.inputs if SHAPE.is_stage_edge(edge)}
         shards[shard.id] = Stand(
             positions=dict.fromkeys(shard.inputs, 40), batches=batches, outputs={e: part(40) for e in shard.outputs}
         )
-    return Standing(shards, {"s0": commit(7)}, {READER.id: dict.fromkeys(READER.edges, 40)})
+    return DurablePoint(shards, {"s0": commit(7)}, {READER.id: dict.fromkeys(READER.edges, 40)})
 
 
-def moved(standing: Standing, shard: str, **fields) -> Standing:
+def moved(standing: DurablePoint, shard: str, **fields) -> DurablePoint:
     return changed(standing, shards={**standing.shards, shard: replace(standing.shards[shard], **fields)})
 
 
@@ -46,7 +46,7 @@ def test_a_point_that_is_one_on_every_edge_is_clean():
 
 
 def test_before_anything_was_handed_over_the_point_is_clean():
-    assert unclean(SHAPE, Standing({}, {}, {})) == []
+    assert unclean(SHAPE, DurablePoint({}, {}, {})) == []
 
 
 EDGE: Edge = TOP.inputs[0]
@@ -65,5 +65,5 @@ CASES = {
 
 
 @pytest.mark.parametrize("standing", CASES.values(), ids=CASES.keys())
-def test_a_point_that_is_missed_anywhere_is_not_clean(standing: Standing):
+def test_a_point_that_is_missed_anywhere_is_not_clean(standing: DurablePoint):
     assert unclean(SHAPE, standing)

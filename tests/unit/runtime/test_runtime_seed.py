@@ -140,4 +140,4 @@ def test_what_a_sink_has_read_is_said_with_the_edges_of_the_new_run():
     text = 'v1\n{"batchWatermarkMs":0}\n{"every-0.0":[40,7],"every-1.0":[41,6]}'
     found = moved_plan(text, stage, new).splitlines()
     assert found[:2] == ["v1", '{"batchWatermarkMs":0}']
-    assert found[2] == '{"every-0.0":[0,6],"every-1.0":[0,6],"every-2.0":[0,6]}'
+    assert found[2] == '{"every-0.0": [0, 6], "every-1.0": [0, 6], "every-2.0": [0, 6]}'

@@ -243,5 +243,5 @@ def moved_plan(text: str, stage: StagePlan, plan: Plan) -> str:
         known = json.loads(line) if line != "-" else {}
         mark = min((mark for _, mark in known.values()), default=WATERMARK_MIN)
         moved = {edge: [0, mark] for edge in edges_of(plan.operator(operator))}
-        lines.append(json.dumps(moved, separators=(",", ":")))
+        lines.append(json.dumps(moved))  # as the data source writes it: Spark compares texts
     return "\n".join(lines)
