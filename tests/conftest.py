@@ -53,6 +53,7 @@ CLUSTERS = (
     "test_spark_restarts",
     "test_spark_standbys",
     "test_spark_tls",
+    "test_spark_upgrades",
     "test_spilling",
     "test_store_on_hdfs",
     "test_strangers",

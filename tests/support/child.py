@@ -133,6 +133,12 @@ class ScriptedRole:
     def is_over(self) -> bool:
         return self.done
 
+    def pause(self, until: float) -> None:
+        pass
+
+    def is_paused(self) -> bool:
+        return False
+
     def on_idle(self) -> None:
         pass
 

@@ -15,7 +15,7 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 HOMES = ("", "src/holdfast", "tests", "docs", "bench")
 #: Folders of a run, and files that a user or a run makes: named in docs, not in the tree.
 MADE = re.compile(
-    r"(checkpoints|nodes|late|bad|logs|late_to|in|out|holdfast-run|commits|shared)/|(run|plan)\.json|explain\.txt|.*\.jsonl"
+    r"(checkpoints|nodes|late|bad|logs|late_to|in|out|holdfast-run|commits|shared)/|(run|plan|from)\.json|explain\.txt|.*\.jsonl"
 )
 
 

@@ -196,6 +196,13 @@ def superfluous(head: ShardHead, keep: int) -> tuple[int, ...]:
     return tuple(e.sequence for e in head.entries if e.sequence not in kept and e.sequence < oldest)
 
 
+def needing_log(head: ShardHead, keep: int) -> tuple[HeadEntry, ...]:
+    """Those whose input a restore may want after them: all but what a pin alone keeps from being collected."""
+    unpinned_head = msgspec.structs.replace(head, pins={})
+    gone = set(superfluous(unpinned_head, keep))
+    return tuple(e for e in head.entries if e.sequence not in gone)
+
+
 # --- bytes
 
 

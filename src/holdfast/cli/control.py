@@ -15,6 +15,8 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import name_of
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
+from .clean import SourcesPaused, check_store, reach_clean_point
+from .resume import opened_store
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
 from .story import read_events, write_event
 from .watch import cluster_status, failures_of
@@ -75,34 +77,61 @@ def stop(
         bool,
         typer.Option("--finish", help="Read what the sources hold, close all windows, wait for the sinks; then stop."),
     ] = False,
-    limit: Annotated[float, typer.Option(help="Seconds to wait for --finish.")] = 600.0,
+    checkpoint: Annotated[
+        bool,
+        typer.Option("--checkpoint", help="Stop at a clean point: everything consumed, checkpointed and written."),
+    ] = False,
+    limit: Annotated[float, typer.Option(help="Seconds to wait for --finish or --checkpoint.")] = 600.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop a run: at once, or with --finish after every window was closed and written.
+    """Stop a run: at once, at a clean point, or with --finish after every window was closed and written.
 
     Examples:  holdfast stop --finish && holdfast verify
+               holdfast stop --checkpoint && holdfast run holdfast-run/netmon      (goes on from there)
     """
     found = find_run(run)
     began = time.monotonic()
+    tell = None if as_json else typer.echo
+    if finish and checkpoint:
+        raise ConfigError("--finish and --checkpoint cannot both be given", detail="What has finished does not go on.")
     if finish:
-        finish_run(found, limit_s=limit, tell=None if as_json else typer.echo)
+        finish_run(found, limit_s=limit, tell=tell)
+    if checkpoint:
+        check_store(found, "stop --checkpoint")
+        with SourcesPaused(found) as paused, opened_store(found) as service:
+            reach_clean_point(found, service, limit_s=limit, tell=tell)
+            text = "Everything is consumed, checkpointed and written, and the run stops here."
+            write_event(found.path, "clean-point", text)
+            paused.stays = True
+            _stop(found, began, finish=False, checkpoint=True, as_json=as_json)
+        return
+    _stop(found, began, finish=finish, checkpoint=False, as_json=as_json)
+
+
+def _stop(found: RunFile, began: float, *, finish: bool, checkpoint: bool, as_json: bool) -> None:
+    silent = end_run(found, finished=finish)
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        say({"run": found.dir, "finished": finish, "clean": checkpoint, "silent": silent, "seconds": seconds})
+    else:
+        but = f", but {', '.join(silent)} did not answer" if silent else ""
+        where = f" at a clean point; `holdfast run {found.dir}` goes on" if checkpoint else ""
+        typer.echo(f"{found.pipeline} is stopped{but}{where}.")
+
+
+def end_run(found: RunFile, *, finished: bool = False) -> list[str]:
+    """Stop all nodes, and the `holdfast run` that watches over them; names of nodes that did not answer."""
     supervised = found.is_supervised
     answers = found.ask_all("stop")
     if supervised:
         _stop_process(found)
-    elif not answers and not finish:
+    elif not answers and not finished:
         raise HoldfastError(
             f"{found.pipeline} is not running",
             detail=f"None of {', '.join(sorted(found.endpoints))} answers.",
             hint=f"`holdfast events {found.dir}` shows what happened last.",
         )
-    silent = [] if supervised or finish else sorted(set(found.endpoints) - set(answers))
-    seconds = round(time.monotonic() - began, 3)
-    if as_json:
-        say({"run": found.dir, "finished": finish, "silent": silent, "seconds": seconds})
-    else:
-        but = f", but {', '.join(silent)} did not answer" if silent else ""
-        typer.echo(f"{found.pipeline} is stopped{but}.")
+    return [] if supervised or finished else sorted(set(found.endpoints) - set(answers))
 
 
 def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event | None = None) -> None:

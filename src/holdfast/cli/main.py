@@ -25,8 +25,10 @@ from .mode import mode
 from .peace import app as peace
 from .prescribe import prescribe_command
 from .run import run_command
+from .savepoint import app as savepoint_app
 from .sim import sim
 from .skip import skip
+from .upgrade import upgrade
 from .verify import verify
 from .watch import events, status
 
@@ -40,10 +42,12 @@ app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)
 app.command("stop")(stop)
+app.command("upgrade")(upgrade)
 app.command("mode")(mode)
 app.command("bad")(bad)
 app.command("skip")(skip)
 app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(savepoint_app, name="savepoint")
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 app.add_typer(peace, name="peace")

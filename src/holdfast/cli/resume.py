@@ -13,13 +13,15 @@ beginning, and the run's directory has links to them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
+from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.keys import HEADS, shard_of_head
 from holdfast.checkpoint.look import heads_of
 from holdfast.errors import ConfigError
@@ -34,7 +36,10 @@ from holdfast.runtime.node.past import Past
 from holdfast.runtime.stable import batches, description
 from holdfast.runtime.stable.description import RunDescription
 from holdfast.runtime.stable.door import StoreDoor
+from holdfast.store import IoService
 from holdfast.store.plan import ListKeys, Steps
+
+from .runs import RunFile
 
 #: What of a run's directory is files of Spark's, or rows.
 FILES = ("checkpoints", "late", "bad", "gaps", "dead")
@@ -46,6 +51,16 @@ _PRIVATE = ("conf", "store", "store_conf")
 
 def open_door(settings: dict[str, Any], scratch: Path) -> StoreDoor:
     return StoreDoor.of(settings["store"], settings.get("store_conf", {}), scratch / "store.log")
+
+
+@contextmanager
+def opened_store(run: RunFile) -> Iterator[IoService]:
+    """The store of a run."""
+    door = open_door(run.settings, run.path)
+    try:
+        yield door.service()
+    finally:
+        door.close()
 
 
 # --- a new run
@@ -62,6 +77,17 @@ def check_unused(settings: dict[str, Any], scratch: Path) -> None:
         detail=f"It is the store of {known.deployment}." if known else f"There are some of {sorted(shards)[0]}.",
         hint=f"Give this run a path of its own. {goes_on if known else 'They are left of one that failed to start.'}",
     )
+
+
+def check_not_followed(settings: dict[str, Any], scratch: Path) -> None:
+    """A run from which another one has gone on has no sinks any more: the other one writes to them."""
+    other = _run(settings, scratch, savepoints.successor())
+    if other:
+        raise ConfigError(
+            f"{other} has gone on from a savepoint of this run",
+            detail="Its sinks are the sinks of this run; both would write to them.",
+            hint="`holdfast run` with the directory of that one goes on with it.",
+        )
 
 
 def _used_by() -> Steps[tuple[RunDescription | None, set[Asset]]]:
@@ -145,6 +171,7 @@ def rebuild(
         settings = {**known.settings, **settings}
         plan = _files_of(directory, known, settings["store"])
         commits = service.run(_commits(plan))
+        check_not_followed(settings, directory)
         epochs = {shard: head.epoch for shard, head in service.run(heads_of(plan.topology.shard)).items()}
         record = service.run(description.last_record(plan.query)) or _first_record(plan, known.names, settings)
     finally:
@@ -158,6 +185,14 @@ def _first_record(plan: Plan, names: tuple[Name, ...], settings: dict[str, Any])
     """As the nodes made it, if none of them came to write a later one."""
     config = make_config({**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--resume")
     return first_record(plan.topology, names, config.core().protection, plan.modes)
+
+
+def first_journals(
+    directory: Path, plan: Plan, names: tuple[Name, ...], settings: dict[str, Any], commits: dict[Asset, CommitRecord]
+) -> None:
+    """Of a run that starts from a savepoint: its nodes find ledgers, and shards that are to be read from the store."""
+    epochs = {stage: commit.epoch for stage, commit in commits.items()}
+    _journals(directory, plan, raised(_first_record(plan, names, settings), names, epochs), commits)
 
 
 def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:

@@ -20,6 +20,7 @@ from holdfast.prescriber.units import duration_s, fraction
 from holdfast.runtime.signals import on_end
 from holdfast.spark.archive import make_in_background
 
+from .carry import AllowNewOption, Changes, DefaultOption, DropOption, start_from
 from .control import tell_finished
 from .planning import plan_file
 from .start import LocalRun, RunOptions, go_on, node_settings, resume, start_run
@@ -62,6 +63,13 @@ def run_command(
         str,
         typer.Option("--resume", metavar="URL", help="Make a lost DIRECTORY again from the run's store, and go on."),
     ] = "",
+    savepoint: Annotated[
+        str,
+        typer.Option("--from", metavar="NAME", help="Start from this savepoint in the store (docs/upgrades.md)."),
+    ] = "",
+    allow_new: AllowNewOption = False,
+    drop: DropOption = False,
+    default: DefaultOption = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
@@ -83,6 +91,7 @@ def run_command(
                holdfast run netmon.py --explain
                holdfast run netmon.py --store file:///mnt/shared/netmon
                holdfast run holdfast-run/netmon          (goes on with a run that was stopped, or died)
+               holdfast run new.py --from before --store file:///mnt/shared/netmon     (a changed pipeline goes on)
                holdfast run holdfast-run/netmon --resume file:///mnt/shared/netmon     (all disks are lost)
     """
     options = RunOptions(
@@ -103,22 +112,53 @@ def run_command(
             _explain(file, node_settings(options)["conf"], as_json, told)
             return
         say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
-        if resume_from:
-            _check_goes_on(msgspec.structs.replace(options, conf=(), settings=()), wanted is not None)
-            started = resume(file, resume_from, options, say, told)
-        elif file.is_dir():
-            _check_goes_on(options, wanted is not None)
-            started = go_on(file, options.restart_s, say, told)
-        else:
-            started = start_run(file, options, say, told)
-        try:
-            _tell_start(started, console, as_json)
-            if make_in_background():
-                console.print("Once: an archive of Spark's classes is made, so that stages start faster from then on.")
-            guard = _guard(started, *wanted, console) if wanted else None
-            finished = _watch(started, told, console, as_json, guard)
-        finally:
-            started.stop()
+        changes = Changes.of(allow_new, drop, default)
+        started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, say, told)
+        guard = _guard(started, *wanted, console) if wanted else None
+        watch_over(started, told, console, as_json, guard)
+
+
+def _begin(
+    file: Path,
+    options: RunOptions,
+    resume_from: str,
+    savepoint: str,
+    changes: Changes,
+    sla: bool,
+    say: Callable[[str], None],
+    told: threading.Event,
+) -> LocalRun:
+    """A new run, one from a savepoint, or one that goes on."""
+    if savepoint:
+        if resume_from or file.is_dir():
+            raise ConfigError("--from starts a new run", hint="Give the pipeline's FILE, and no --resume.")
+        return start_from(file, savepoint, options, changes, say, told)
+    if changes != Changes():
+        raise ConfigError("--allow-new, --drop and --default belong to --from", hint="Give the savepoint's name.")
+    if resume_from:
+        _check_goes_on(msgspec.structs.replace(options, conf=(), settings=()), sla)
+        return resume(file, resume_from, options, say, told)
+    if file.is_dir():
+        _check_goes_on(options, sla)
+        return go_on(file, options.restart_s, say, told)
+    return start_run(file, options, say, told)
+
+
+def watch_over(
+    started: LocalRun,
+    told: threading.Event,
+    console: Console,
+    as_json: bool,
+    guard: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Until the run has finished or somebody ends it; then it is stopped."""
+    try:
+        _tell_start(started, console, as_json)
+        if make_in_background():
+            console.print("Once: an archive of Spark's classes is made, so that stages start faster from then on.")
+        finished = _watch(started, told, console, as_json, guard)
+    finally:
+        started.stop()
     if not as_json:
         console.print(f"{started.run.pipeline} {'has finished' if finished else 'is stopped'}.", highlight=False)
 

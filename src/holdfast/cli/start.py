@@ -32,7 +32,7 @@ from .alone import run_alone
 from .control import has_finished, unfinished
 from .home import RunHome
 from .planning import check_file, plan_file
-from .resume import check_unused, describe, link_files, rebuild, withdraw
+from .resume import check_not_followed, check_unused, describe, link_files, rebuild, withdraw
 from .runs import RUNS, RunFile, process_started, read_run
 
 WARM_LIMIT_S = 600
@@ -90,7 +90,7 @@ def start_run(
             detail=f"It is {options.nodes}. Every node is a process of about 200 MB on this machine.",
             hint="Nodes on machines of their own are started with `holdfast node`: see docs/running.md.",
         )
-    _check_restart(options.restart_s)
+    check_restart(options.restart_s)
     if not is_here(options.master):
         raise ConfigError(
             f"--master {options.master} is not on this machine",
@@ -114,7 +114,7 @@ def go_on(
     told: threading.Event | None = None,
 ) -> LocalRun:
     """Start the nodes of a run again that has ended, however: its state is in its store, the rest in its directory."""
-    _check_restart(restart_s)
+    check_restart(restart_s)
     before = read_run(directory)
     if not before.settings.get("store"):
         raise ConfigError(
@@ -127,8 +127,9 @@ def go_on(
     home = RunHome(directory, Path(before.source), goes_on=True)
     try:
         plan = read_plan(home.path / "plan.json")
+        check_not_followed(before.settings, home.path)
         names: list[str] = sorted(before.endpoints)
-        return _restart(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
+        return restart_nodes(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
     except BaseException:
         home.undo()
         raise
@@ -142,7 +143,7 @@ def resume(
     told: threading.Event | None = None,
 ) -> LocalRun:
     """Go on with a run whose directory is lost: it is made again from its store."""
-    _check_restart(options.restart_s)
+    check_restart(options.restart_s)
     if directory.is_file():
         raise ConfigError(f"{directory} is a file", hint="With --resume, give the directory that the run shall have.")
     given = node_settings(msgspec.structs.replace(options, store=store))
@@ -151,7 +152,7 @@ def resume(
     try:
         known, plan, settings = rebuild(home.path, given, tell)
         source, names = Path(known.source), [str(name) for name in known.names]
-        return _restart(home, plan, source, known.cwd, names, settings, options.restart_s, tell, told)
+        return restart_nodes(home, plan, source, known.cwd, names, settings, options.restart_s, tell, told)
     except BaseException:
         home.undo()
         raise
@@ -166,7 +167,7 @@ def _check_given(options: RunOptions) -> None:
         )
 
 
-def _restart(
+def restart_nodes(
     home: RunHome,
     plan: Plan,
     source: Path,
@@ -178,7 +179,7 @@ def _restart(
     told: threading.Event | None,
 ) -> LocalRun:
     """Start the nodes of a run that goes on, with what they find in its directory."""
-    _warm(home.path, told)
+    warm(home.path, told)
     nodes = LocalNodes(home.path, names, deployment=plan.query, settings=settings, restart_s=restart_s)
     try:
         run = _describe(source, home.path, plan, nodes, settings, cwd)
@@ -190,7 +191,7 @@ def _restart(
     return LocalRun(run, plan, nodes, [], home)
 
 
-def _check_restart(restart_s: float | None) -> None:
+def check_restart(restart_s: float | None) -> None:
     if restart_s is not None and not math.isfinite(restart_s):
         raise ConfigError("--restart must be a number of seconds", detail=f"It is {restart_s}.")
 
@@ -214,7 +215,7 @@ def _start(
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")
-    _warm(directory, told)
+    warm(directory, told)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
@@ -272,7 +273,7 @@ def _describe(
     return run
 
 
-def _warm(directory: Path, told: threading.Event | None) -> None:
+def warm(directory: Path, told: threading.Event | None) -> None:
     """Compile before the nodes start: several that compile the same at once would take several times as long."""
     try:
         arguments = ["-m", "holdfast.runtime.node.warm", str(directory / "plan.json")]

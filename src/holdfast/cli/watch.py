@@ -62,7 +62,10 @@ def cluster_status(run: RunFile) -> dict[str, Any]:
     """One view of the cluster: the newest record, and what each node says of the shards and stages it has."""
     answers, preparing = run.statuses()
     if not answers:
-        return run.ask("status")  # says why nobody answers
+        run.ask("status")  # says why nobody answers
+        answers, preparing = run.statuses()
+    if not answers:
+        raise PeerError(f"the nodes of {run.pipeline!r} answer too slowly", hint="Is the machine busy? Ask again.")
     newest = max(answers.values(), key=lambda answer: answer["version"])
     absent = sorted(set(run.endpoints) - set(newest["members"]))
     return {

@@ -25,7 +25,18 @@ from holdfast.model import notes
 from holdfast.model.block import base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
-from holdfast.model.messages import Capture, CapturePiece, Data, Held, Here, Message, Pasted, SkipWanted, Subscribe
+from holdfast.model.messages import (
+    Capture,
+    CapturePiece,
+    CheckpointWanted,
+    Data,
+    Held,
+    Here,
+    Message,
+    Pasted,
+    SkipWanted,
+    Subscribe,
+)
 from holdfast.model.parts import EdgeState
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record
@@ -317,9 +328,12 @@ class Host:
                 ready.notes.append(notes.Refused(shard, message.edge, behind.said, behind.known))
 
     def on_skip_wanted(self, source: Address, message: SkipWanted, now_ns: int, ready: Ready) -> None:
-        runner = self.runners.get(message.shard)
-        if runner is not None:
-            runner.on_skip_wanted(message, now_ns, ready)
+        if message.shard in self.runners:
+            self.runners[message.shard].on_skip_wanted(message, now_ns, ready)
+
+    def on_checkpoint_wanted(self, source: Address, message: CheckpointWanted, now_ns: int, ready: Ready) -> None:
+        if message.shard in self.runners:
+            self.runners[message.shard].on_checkpoint_wanted(ready)
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
         runner = self.runners.get(Asset(message.consumer))

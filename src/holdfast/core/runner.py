@@ -259,6 +259,11 @@ class Runner:
         if skip is not None:
             ready.notes.append(notes.GaveUp(self.id, self.epoch, skip.edge, skip.start, str(skip)))
 
+    def on_checkpoint_wanted(self, ready: Ready) -> None:
+        for guard in self.guards:
+            guard.hurry()
+        ready.idle = True
+
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
         if message.paused and (self.copy.landing or (self.copy.replays and not self._knows_bounds())):
             self._ask_bounds(now_ns, ready)

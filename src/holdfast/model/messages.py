@@ -272,6 +272,14 @@ class SkipWanted(Message, frozen=True, kw_only=True):
         return "" if known else f"{self.shard} does not read {self.input}"
 
 
+class CheckpointWanted(Message, frozen=True, kw_only=True):
+    """From an operator's hand to the node that runs this shard: make a checkpoint now, whenever the next one is due."""
+
+    #: It asks for no more than what happens anyway, a little later.
+    fenced_by = ()
+    shard: Asset
+
+
 class GivenUp(Message, frozen=True, kw_only=True):
     """From a primary to the coordinator: I shall not step this block at my epoch, so let it be skipped."""
 

@@ -279,9 +279,18 @@ class Incoming:
         """Fill in the values of the new records, and overwrite those of the updated ones."""
         first = 1 + self._store.key_words
         pool = self._store.pool
-        for rids, rows, skip in ((self.new, self.words, first), (self.updated, self.updates, 0)):
-            if _write_values(pool.at, self._store.at, rids, rows, skip, first, self._value_vars) < 0:
-                raise pool.limit_error()
+        write_values(self._store, self.new, self.words, self._value_vars)
+        if _write_values(pool.at, self._store.at, self.updated, self.updates, 0, first, self._value_vars) < 0:
+            raise pool.limit_error()
+
+
+def write_values(
+    store_: SlotStore, rids: NDArray[np.int64], rows: NDArray[np.int64], value_vars: NDArray[np.int64]
+) -> None:
+    """Fill in the values of new records from whole rows, whose long values are pointed to."""
+    first = 1 + store_.key_words
+    if _write_values(store_.pool.at, store_.at, rids, rows, first, first, value_vars) < 0:
+        raise store_.pool.limit_error()
 
 
 @njit(cache=True, nogil=True)

@@ -208,6 +208,12 @@ def pack_keys(
     return make_keys(words, nulls, kinds, arrays), arrays
 
 
+def shards_of(keys: Keys, shards: int) -> NDArray[np.int64]:
+    """The shard of each key: the same whoever cuts, rows in a stage or the state at an upgrade."""
+    # the upper half: maps take their buckets from the lower bits, and a shard should fill all of its own
+    return ((keys.hashes >> np.uint64(32)) % np.uint64(shards)).astype(np.int64)
+
+
 @njit(cache=True, nogil=True)
 def _lengths(words, offsets):
     for i in range(len(words)):

@@ -14,7 +14,8 @@ from holdfast.operators.aggregates import Agg, Count, Deviation, Function, Overf
 from holdfast.operators.columns import Column, long_bytes
 from holdfast.operators.registry import UserDefined, bind
 
-_AGGREGATES_PER_FLAG_WORD = 32
+#: Aggregates whose flags are in one word, two bits each.
+PER_FLAG_WORD = 32
 
 
 class Program:
@@ -29,7 +30,7 @@ class Program:
         self.functions: list[Function] = [bind(agg, schema, operator) for agg in self.aggs]
         flagless = (Count, Deviation, UserDefined)
         flagged = not all(isinstance(f, flagless) for f in self.functions)
-        self.flag_words = -(-len(self.functions) // _AGGREGATES_PER_FLAG_WORD) if flagged else 0
+        self.flag_words = -(-len(self.functions) // PER_FLAG_WORD) if flagged else 0
         self.columns: list[int] = []
         at = self.flag_words
         for function in self.functions:
@@ -102,7 +103,7 @@ class Program:
 
     def _set(self, out: NDArray[np.int64], i: int, flags: NDArray[np.int64]) -> None:
         if self.flag_words:
-            word, bit = divmod(i, _AGGREGATES_PER_FLAG_WORD)
+            word, bit = divmod(i, PER_FLAG_WORD)
             out[:, word] |= flags << (2 * bit)
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class Program:
     def merge(self, to: NDArray[np.int64], source: NDArray[np.int64], pool: int, heap: int) -> None:
         """Merge row i of `source` into the state whose first value word is at the address `to[i]`."""
         for i, function in enumerate(self.functions):
-            word, bit = divmod(i, _AGGREGATES_PER_FLAG_WORD)
+            word, bit = divmod(i, PER_FLAG_WORD)
             function.merge(WordsAt(self.columns[i], word, 2 * bit, pool, heap), to, source)
 
     # -- what comes out -----------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class Program:
         arrays: list[pa.Array] = []
         overflows: list[tuple[str, Overflow]] = []
         for i, (name, function) in enumerate(zip(self.names, self.functions, strict=True)):
-            word, bit = divmod(i, _AGGREGATES_PER_FLAG_WORD)
+            word, bit = divmod(i, PER_FLAG_WORD)
             flags = (words[:, word] >> (2 * bit)) & 3 if self.flag_words else np.zeros(len(words), np.int64)
             array, overflow = function.finish(self._part(words, i), flags, pool, heap)
             arrays.append(array)

@@ -31,6 +31,7 @@ from holdfast.pipeline.gaps import WINDOW, gaps_of, overlaps
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
 from holdfast.pipeline.layout import Branch, InputLayout, Layout, Stage
 from holdfast.pipeline.letters import letters_of, without_skipped
+from holdfast.pipeline.origins import Origins, read_origins
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.recompute import UNFIT, aggregate, aggregate_fitting, by_arrival, join, timed
 from holdfast.pipeline.recorded import expired, recorded
@@ -94,6 +95,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     aside: tuple[AsideCount, ...] = ()
     #: Operators of which batches were skipped.
     skipped: tuple[SkipCount, ...] = ()
+    #: The run started from this savepoint of another one; "": from nothing.
+    savepoint: str = ""
     #: Doubles were compared within this part of their size.
     tolerance: float = FLOAT_TOLERANCE
 
@@ -135,6 +138,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             what = f"at least {what}" if c.more else what
             lines.append(f"  sink {sink.sink} ({sink.where}): {counts}: {what}")
             lines += [f"    {example}" for example in c.examples]
+        if self.savepoint and not self.ok:
+            lines.append(f"  The run started from savepoint {self.savepoint}. If steps without state were changed")
+            lines.append("  there, what came before differs by that: one batch does not know the old steps.")
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -175,6 +181,7 @@ class _Audit:
     spark: Session
     watermarks: dict[str, int]
     last_batches: dict[str, int]
+    origins: Origins | None = field(init=False)
     layout: Layout = field(init=False)
     facts: dict[str, SinkFacts] = field(init=False)
     counts: dict[str, StageCount] = field(default_factory=dict)
@@ -194,6 +201,7 @@ class _Audit:
                 hint="Verify with the file that was run; a copy is in the run's directory.",
             )
         self.layout, self.facts = planner.layout, planner.sinks
+        self.origins = read_origins(self.run_dir)
         try:
             sinks = [self._sink(stage) for stage in self.layout.stages.values() if stage.kind == "sink"]
             for stage in self.layout.stages.values():  # also those that no sink needed
@@ -208,6 +216,7 @@ class _Audit:
             sinks=tuple(sinks),
             aside=tuple(self.aside),
             skipped=tuple(self.skipped.values()),
+            savepoint=self.origins.savepoint if self.origins is not None else "",
         )
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -348,6 +357,10 @@ class _Audit:
         )
 
     def _cannot(self, stage: Stage) -> str:
+        changed = self.origins.changed if self.origins is not None else {}
+        for name in (stage.id, *self._above(list(stage.reads))):
+            if name in changed:
+                return f"{name} has not seen the whole history: {changed[name]}"
         for name in self._above(list(stage.reads)):
             operator = self.layout.operators[name]
             reason = by_arrival(operator)

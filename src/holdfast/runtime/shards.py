@@ -10,16 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ConfigError
-from holdfast.operators.columns import column_of, pack_keys
+from holdfast.operators.columns import column_of, pack_keys, shards_of
 
 
 def shard_numbers(batch: pa.RecordBatch, by: tuple[str, ...], shards: int) -> np.ndarray:
     """The shard of each row."""
     columns = [column_of(batch.schema, name, "shards") for name in by]
     kinds = tuple(kind for column in columns for kind in column.kinds)
-    keys, _ = pack_keys(batch, columns, None, kinds)
-    # the upper half: maps take their buckets from the lower bits, and a shard should fill all of its own
-    return ((keys.hashes >> np.uint64(32)) % np.uint64(shards)).astype(np.int64)
+    return shards_of(pack_keys(batch, columns, None, kinds)[0], shards)
 
 
 def cut(batch: pa.RecordBatch, by: tuple[str, ...], shards: int) -> list[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from holdfast.core.roles import State
 from holdfast.errors import ConfigError
 from holdfast.model.config import MS
 from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, is_ledger, name_of
-from holdfast.model.messages import Drain, Message, SetProtection, SkipWanted
+from holdfast.model.messages import CheckpointWanted, Drain, Message, SetProtection, SkipWanted
 from holdfast.model.notes import Failed, Note, all_notes
 from holdfast.model.protection import MODES, OnFailure
 from holdfast.model.record import NO_RECORD
@@ -45,6 +45,7 @@ KINDS = {
     "stall-stage": "a stage's driver freezes `for_ms`; its node takes it for dead, and it wakes up later",
     "crash-reader": "kill -9 of a sink query",
     "stall-reader": "a sink query freezes `for_ms`; the node of a placed one takes it for dead, and it wakes up later",
+    "checkpoint": "somebody wants a checkpoint of every shard now",
     "drain": "move everything away from the node",
     "protect": "the shards of `operator` are captured every `value` ms from now on, or protected by `mode`",
     "poison": "operators on `node` (none: on every node) cannot take the stage's next row; value = 1: it tears their "
@@ -276,6 +277,10 @@ class Injector:
 
     def _stall_reader(self, fault: Fault) -> None:
         self.sinks[fault.reader].stall(fault.for_ms * MS)
+
+    def _checkpoint(self, fault: Fault) -> None:
+        for shard in self.world.topology.shard:
+            self._tell(CheckpointWanted(shard=shard))
 
     def _drain(self, fault: Fault) -> None:
         self._tell(Drain(name=fault.node))

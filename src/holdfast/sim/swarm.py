@@ -122,6 +122,9 @@ def stored(setup: Setup) -> Setup:
             if rng.random() < 0.9:
                 restart_ms = at_ms + rng.randrange(10, 500)
                 faults.append(Fault(kind="restart", at_ms=restart_ms, node=Name(f"n{i}")))
+    wants = Random(f"wanted {setup.seed}")
+    for _ in range(wants.randrange(4)):
+        faults.append(Fault(kind="checkpoint", at_ms=wants.randrange(100, setup.safety_ms)))
     protection = replace(setup.config.protection, checkpoint="paged", checkpoint_ns=rng.choice((20, 100, 400)) * MS)
     return replace(
         setup,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from pathlib import Path
 
@@ -112,6 +113,27 @@ def _agree(directory: Path, stage: str, query: str, commit: CommitRecord | None,
         _write(commits / str(last), _COMMITTED)
 
 
+# --- of a run that goes on as another one
+
+
+def hand_on(directory: Path, stage: str, query: str) -> None:
+    """Make this checkpoint another query's: for a run that starts from a savepoint, with a copy of it."""
+    _write(directory / "metadata", json.dumps({"id": query_id(query, stage)}, separators=(",", ":")))
+
+
+def replan(directory: Path, last: int, plan: str) -> None:
+    """Let the last batch, which is committed, end at other offsets: positions of the new run. Spark reads the one
+    before it only to know where that ended, and plans of later batches were of the old run."""
+    _drop(directory, after=last)
+    for batch in {last, max(0, last - 1)}:
+        _write(directory / "offsets" / str(batch), plan)
+
+
+def forget(directory: Path) -> None:
+    """A copy that nobody needs."""
+    shutil.rmtree(directory)
+
+
 def is_new(directory: Path) -> bool:
     """No batch was ever planned in it."""
     return not _batches(directory / "offsets")
@@ -132,6 +154,11 @@ def last_planned(directory: Path) -> dict:
             f"{directory} cannot be read", detail=f"Batch {planned[-1]}: {error}", hint="Bring the file back."
         ) from error
     return {key: value for offset in found if isinstance(offset, dict) for key, value in offset.items()}
+
+
+def newest_planned(directory: Path) -> int:
+    """The last batch that Spark has planned, -1 if there is none."""
+    return max(_batches(directory / "offsets"), default=-1)
 
 
 def last_committed(directory: Path) -> int:

@@ -5,11 +5,13 @@
           {"do": "warm", "stage", "ticket"}          let this stage stand by
           {"do": "run", "stage", "ticket", "epoch"}  run it at this epoch (the standby of this ticket, if there is one)
           {"do": "finish", "ticket"}                 read what is there, seal a last batch, end
+          {"do": "pause", "ticket", "seconds"}       begin no batch for this time, if it is a source; 0: go on
           {"do": "stop", "ticket"}                   end; without a ticket: all of them, and this process
           the end of stdin ends this process at once
     out   {"event": "alive"}, {"event": "up"} (there is a session), and of each stage
           {"event", "stage", "ticket", "epoch" (0: it stands by), …}:
           session, planned, ready (how warm a standby is), running, busy (a batch takes more than a moment), batch,
+          paused ("on": nothing is under way, and nothing will be; or it goes on),
           late, bad, ahead, waiting, failed, finished, stuck (it should end, and does not), and at last ended:
           {"how": "stopped" | "finished" | "fenced" | "died" | "again" (for no fault of its own)}
     exit  0 told to stop; 1 its JVM is gone or never came; 5 the same, for want of memory; anything else: it died. All
@@ -120,6 +122,8 @@ class DriverProcess:
                 self._begin(StageLife(told["ticket"], told["stage"], WARM, self.mouth.say))
             case "finish" if life is not None:
                 life.finish.set()
+            case "pause" if life is not None:
+                life.paused_until = time.monotonic() + float(told["seconds"])
             case "stop" if "ticket" not in told:
                 self._ending.set()
                 threading.Timer(STOP_S_MAX, os._exit, (EXIT_STOPPED,)).start()  # a JVM that hangs must not keep it

@@ -63,6 +63,14 @@ class ChildRole(Protocol):
         """Told to finish; true: it has."""
         ...
 
+    def pause(self, until: float) -> None:
+        """Begin no batch before this moment (monotonic), if it is a source; whatever else there is goes on."""
+        ...
+
+    def is_paused(self) -> bool:
+        """A source, and nothing of it is under way, nor will be before the pause ends."""
+        ...
+
     def is_over(self) -> bool: ...
     def on_idle(self) -> None: ...
 
@@ -122,6 +130,7 @@ class StageLife:
         self.stage = stage
         self.epoch = epoch
         self.finish = threading.Event()
+        self.paused_until = 0.0
         self.told_to_stop = False
         #: Whoever waits in a hand-over gives up.
         self.stopping = threading.Event()
@@ -249,8 +258,12 @@ class StageLife:
 
     def _watch(self, role: ChildRole) -> str:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        finishing, slow = False, Slow(self.say)
+        finishing, paused, slow = False, False, Slow(self.say)
         while True:
+            role.pause(self.paused_until)
+            if paused != role.is_paused():
+                paused = not paused
+                self.say("paused", on=paused)
             active = role.query.isActive  # fails at once if the JVM is dead
             if self.told_to_stop:
                 return STOPPED

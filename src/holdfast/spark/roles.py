@@ -147,6 +147,13 @@ class Feeding:
         last = self.feeding.hand_over.last if self.feeding.hand_over else None
         return self.base.stage.kind != "source" and last is not None and last.watermark >= WATERMARK_MAX
 
+    def pause(self, until: float) -> None:
+        if self.base.stage.kind == "source":
+            self.feeding.pause(until)
+
+    def is_paused(self) -> bool:
+        return self.feeding.is_paused()
+
     def on_idle(self) -> None:
         self.feeding.on_idle()
 
@@ -213,6 +220,12 @@ class Writing:
 
     def is_over(self) -> bool:
         return self.sink.is_over()
+
+    def pause(self, until: float) -> None:
+        """What was made has to be written all the same."""
+
+    def is_paused(self) -> bool:
+        return False
 
     def on_idle(self) -> None:
         self.sink.on_idle()

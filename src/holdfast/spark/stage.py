@@ -77,6 +77,8 @@ class FeedingStage:
         #: Since when Spark has found nothing at its source, and when it was last asked.
         self._idle_since = self._looked = time.monotonic()
         self._collecting_since: float | None = None
+        #: Until then no batch is begun, neither of Spark's nor of the stage's own.
+        self._paused_until = 0.0
         self.failure: BaseException | None = None
 
     # --- a life
@@ -157,6 +159,17 @@ class FeedingStage:
             self.hand_over.stopping.set()
         self.end_query(TURN_S_MAX)
 
+    def pause(self, until: float) -> None:
+        """Begin no batch before this moment, by the monotonic clock; a moment that has passed ends the pause."""
+        self._paused_until = until
+
+    def is_paused(self) -> bool:
+        """Is no batch under way, and will none begin? Whoever gets the turn after this looks at the pause again."""
+        if time.monotonic() >= self._paused_until or not self._turn.acquire(blocking=False):
+            return False
+        self._turn.release()
+        return True
+
     def busy_s(self) -> float:
         """For how long Spark has been at work on the present batch: the hand-over says itself what it waits for."""
         since = self._collecting_since
@@ -172,7 +185,7 @@ class FeedingStage:
             return
         now = time.monotonic()
         away, self._looked = now - self._looked > LOOK_S_MAX, now
-        if away or not self._is_waiting():
+        if away or now < self._paused_until or not self._is_waiting():
             self._idle_since = now
         idle_ns = int((now - self._idle_since) * 1e9)
         if idle_ns < self.stage.idle_ns or not self._turn.acquire(blocking=False):
@@ -204,7 +217,7 @@ class FeedingStage:
     def _my_turn(self) -> Iterator[None]:
         """Never returns without the turn: Spark would commit the batch."""
         told = Stopped(f"stage {self.stage.id} was told to stop")
-        while not self._turn.acquire(timeout=0.05):
+        while not self._takes_turn():
             if self._stopping.is_set():
                 raise told
         try:
@@ -213,6 +226,17 @@ class FeedingStage:
             yield
         finally:
             self._turn.release()
+
+    def _takes_turn(self) -> bool:
+        """Waits for a moment. A pause that began while it waited counts: see `is_paused`."""
+        if not self._turn.acquire(timeout=0.05):
+            return False
+        wait_s = self._paused_until - time.monotonic()
+        if wait_s <= 0:
+            return True
+        self._turn.release()
+        self._stopping.wait(min(wait_s, 0.05))
+        return False
 
     def _run(self, frame: DataFrame, spark_batch: int) -> None:
         try:

@@ -320,12 +320,12 @@ def test_the_log_is_shortened_to_what_some_kept_checkpoint_needs(made):
     store, one, _ = made
     for batch in range(30):
         one.service.run(batches.write(PLAN.query, logged(batch)))
-    assert one.service.run(batches.forget(PLAN.query, STAGE, OTHERS)) == -1  # nobody has a checkpoint yet
-    assert one.service.run(batches.forget(PLAN.query, STAGE, (SHARD,))) == -1
+    assert one.service.run(batches.forget(PLAN.query, STAGE, OTHERS, 3)) == -1  # nobody has a checkpoint yet
+    assert one.service.run(batches.forget(PLAN.query, STAGE, (SHARD,), 3)) == -1
     for to in (100, 200):
         assert one.put(1, to).ok
-    assert one.service.run(batches.forget(PLAN.query, STAGE, OTHERS)) == -1  # the others have none
-    assert one.service.run(batches.forget(PLAN.query, STAGE, (SHARD,))) == 10
+    assert one.service.run(batches.forget(PLAN.query, STAGE, OTHERS, 3)) == -1  # the others have none
+    assert one.service.run(batches.forget(PLAN.query, STAGE, (SHARD,), 3)) == 10
     assert sorted(int(key.rpartition("/")[2].split("-")[0]) for key in store.objects if key.startswith("log/")) == list(
         range(10, 30)
     )

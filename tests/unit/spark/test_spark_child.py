@@ -47,7 +47,7 @@ class StandInRole:
         self.closed = False
         #: Of `start`, to be raised; false: it was finished before.
         self.start_gives: bool | BaseException = True
-        self.finish_s = self.busy = 0.0
+        self.finish_s = self.busy = self.paused_until = 0.0
         self.stops = True
         self.warms = threading.Event()
 
@@ -67,6 +67,12 @@ class StandInRole:
     def finish(self) -> bool:
         time.sleep(self.finish_s)
         return True
+
+    def pause(self, until: float) -> None:
+        self.paused_until = until
+
+    def is_paused(self) -> bool:
+        return time.monotonic() < self.paused_until
 
     def is_over(self) -> bool:
         return False
@@ -274,6 +280,18 @@ def test_a_standby_that_has_ended_starts_anew_when_it_is_told_to_run(told: ToldP
     told.tell("run", 1, "a", epoch=7)
     assert told.heard("running", 1)["epoch"] == 7
     assert len(told.engine.roles["a"]) == 2
+
+
+def test_a_source_that_is_paused_says_so_and_when_it_goes_on(told: ToldProcess):
+    told.tell("run", 1, "a", epoch=3)
+    told.heard("running", 1)
+    told.tell("pause", 1, seconds=60)
+    assert told.heard("paused", 1)["on"]
+    told.tell("pause", 1, seconds=0)
+    until = time.monotonic() + 5
+    while [n["on"] for n in told.said if n["event"] == "paused"] != [True, False] and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [n["on"] for n in told.said if n["event"] == "paused"] == [True, False]
 
 
 def test_a_stage_that_takes_long_to_finish_still_says_that_it_is_alive(told: ToldProcess):

@@ -97,6 +97,46 @@ def test_only_time_in_which_spark_found_nothing_makes_a_source_idle(stage, monke
     assert 5.0e9 <= idle_ns < 5.3e9
 
 
+def test_a_stage_that_is_paused_begins_no_batch_and_says_when_none_is_under_way(stage, monkeypatch):
+    clock = HandClock()
+    monkeypatch.setattr(module, "time", clock)
+    assert not stage.is_paused()
+    stage.pause(clock.now + 10)
+    assert stage.is_paused()
+    assert not stage._takes_turn()  # a batch of Spark's waits
+    assert stage.is_paused()
+    clock.now += 10
+    assert not stage.is_paused()
+    assert stage._takes_turn()
+    stage.pause(clock.now + 10)
+    assert not stage.is_paused()  # that batch is under way
+    stage._turn.release()
+    assert stage.is_paused()
+    stage.pause(0.0)
+    assert not stage.is_paused()
+
+
+def test_a_batch_that_waits_for_the_end_of_a_pause_is_turned_away_by_a_stop(stage):
+    stage.pause(float("inf"))
+    stage._stopping.set()
+    with pytest.raises(Stopped):
+        stage._run(None, 4)
+
+
+def test_the_time_of_a_pause_does_not_make_a_source_idle(stage, monkeypatch):
+    """Rows may be waiting behind it."""
+    clock = HandClock()
+    monkeypatch.setattr(module, "time", clock)
+    stage.stage = StagePlan(id="s", kind="source", idle_ns=5 * 10**9)
+    stage.query = FailingQuery(None)
+    stage.query.status = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}  # pyright: ignore[reportAttributeAccessIssue]
+    stage.pause(clock.now + 20)
+    for _ in range(230):
+        clock.now += 0.1
+        stage.on_idle()
+    assert stage.hand_over.idle == []
+
+
 def test_finish_seals_the_final_batch(stage):
     stage.query = FailingQuery(None)
     stage.finish()

@@ -32,6 +32,10 @@ class Guard(Protocol):
         """Is there something to take now? A frozen shard hands over: it takes whatever is left."""
         ...
 
+    def hurry(self) -> None:
+        """Somebody wants the state to be in the store now."""
+        ...
+
     def take(self, now_ns: int, ready: Ready) -> None:
         """Capture, and send or write it."""
         ...

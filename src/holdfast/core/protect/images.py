@@ -101,6 +101,9 @@ class Images:
 
     # --- rounds
 
+    def hurry(self) -> None:
+        """Images are in memory: nobody waits for them in the store."""
+
     def due(self, now_ns: int, *, frozen: bool) -> bool:
         copy = self.copy
         if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):

@@ -33,6 +33,7 @@ class Paged:
         "copy",
         "epoch",
         "head",
+        "hurried",
         "protection",
         "refused",
         "safe_at",
@@ -50,6 +51,8 @@ class Paged:
         self.started_ns = now_ns
         self.ticket = 0
         self.head: CheckpointHead | None = None
+        #: Somebody wants one now.
+        self.hurried = False
         #: The last one failed, and that was told.
         self.refused = False
         #: What the newest checkpoint of this copy has consumed.
@@ -66,11 +69,16 @@ class Paged:
         copy = self.copy
         if self.ticket or not self.protection.is_stored or copy.condition in _UNSTORABLE:
             return False
-        return now_ns - self.started_ns >= self.protection.checkpoint_ns and copy.positions() != self.safe_at
+        is_time = self.hurried or now_ns - self.started_ns >= self.protection.checkpoint_ns
+        return is_time and copy.positions() != self.safe_at
+
+    def hurry(self) -> None:
+        """Once. One that is under way does not count: it may not have what is wanted. Whoever needs it asks again."""
+        self.hurried = True
 
     def take(self, now_ns: int, ready: Ready) -> None:
         copy = self.copy
-        self.started_ns = now_ns
+        self.started_ns, self.hurried = now_ns, False
         try:
             image = copy.op.image()
         except InvariantError:

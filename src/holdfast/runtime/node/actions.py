@@ -6,6 +6,9 @@ record    the placement record               stop               end this node ({
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
 protect   {operator, mode, method, capture_period_ms}: how its shards are protected; what is left out stays
+pause     {seconds}: sources begin no batch for this time (0: they go on); whoever wants more says it again
+checkpoint  every shard that runs here is checkpointed now, if it has consumed anything since
+commits   the last commit of every ledger that this node is the primary of (msgpack)
 skip      {shard, source, number}: pass over the batch that a shard stands still at; asked until it has
 leave     {consumer, edges}: a reader lets go of its lease
 edges     where every edge that is made here stands (readers ask this, `status` is for people)
@@ -44,13 +47,17 @@ if TYPE_CHECKING:
     from holdfast.runtime.node.process import NodeProcess
 
 
+#: One pause ends after this time: whoever asked for it may be dead, and nobody else would end it.
+PAUSE_S_MAX = 60.0
+
+
 class Actions:
     def __init__(self, process: NodeProcess) -> None:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences")
-        doing = ("drain", "finish", "stop", "submit", "protect", "skip", "leave")
+        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences", "commits")
+        doing = ("drain", "finish", "stop", "submit", "protect", "pause", "checkpoint", "skip", "leave")
         return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -120,6 +127,15 @@ class Actions:
         """The highest epoch that each ledger here has seen, by stage."""
         return self._ask(lambda node, now_ns: {ledger.stage: ledger.page.fence for ledger in node.ledgers.values()})
 
+    def commits(self, body: dict) -> bytes:
+        """The last commit of every ledger whose primary is here, by stage, as msgpack."""
+        found = self._ask(
+            lambda node, now_ns: {
+                ledger.stage: ledger.page.commit for ledger in node.ledgers.values() if ledger.is_primary
+            }
+        )
+        return msgspec.msgpack.encode(found)
+
     # --- doing
 
     def drain(self, body: dict) -> dict:
@@ -161,6 +177,20 @@ class Actions:
         wanted()  # what is wrong is said before anything is sent
         self._tell_coordinator(lambda: m.SetProtection(operator=operator, protection=wanted()), is_done, "changed")
         return {"operator": operator, **msgspec.to_builtins(wanted())}
+
+    def pause(self, body: dict) -> dict:
+        """Sources begin no batch for this time. Nothing else stops: what was handed over is consumed and written."""
+        seconds = min(max(0.0, float(body["seconds"])), PAUSE_S_MAX)
+        if self.process.children is not None:
+            self.process.children.pause(seconds)
+        return {"seconds": seconds}
+
+    def checkpoint(self, body: dict) -> dict:
+        """Checkpoint every shard that runs here now."""
+        shards = self._ask(lambda node, now_ns: sorted(node.host.runners))
+        for shard in shards:
+            self.process.post(Received("operator", m.CheckpointWanted(shard=shard)))
+        return {"shards": shards}
 
     def skip(self, body: dict) -> dict:
         """Let a shard that runs here pass over the batch that it cannot take. Says whether it has, or why it cannot."""

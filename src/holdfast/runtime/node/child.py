@@ -38,6 +38,8 @@ class Hosted:
         #: When it was told to run, how warm it was then, and when its query ran; 0: it is not, or that is told.
         self.asked, self.asked_step, self.ran = 0.0, "", 0.0
         self.running = self.finished = self.told_to_stop = False
+        #: A source that has said that nothing is under way, and that nothing begins before its pause ends.
+        self.paused = False
         #: Since when it has been in the middle of a batch; 0: it is not.
         self.busy_since = 0.0
         #: As a standby, what it said last about itself.
@@ -59,6 +61,7 @@ class Hosted:
     def status(self, paces: Paces) -> dict[str, Any]:
         """For `status`."""
         found = {"epoch": self.epoch, "pid": self.child.process.pid, "process": self.child.slot, "last": self.last}
+        found["paused"] = self.paused
         if self.epoch == WARM:
             seconds = paces.seconds(self.step or "session")
             if not self.step and not self.child.up_at:
@@ -66,8 +69,8 @@ class Hosted:
             found |= {"warmth": WARMTH.get(self.step, "cold"), "take_over_s": round(seconds, 1)}
         return found
 
-    def tell(self, do: str) -> None:
-        command = {"do": do, "stage": self.stage, "ticket": self.ticket}
+    def tell(self, do: str, **more: Any) -> None:
+        command = {"do": do, "stage": self.stage, "ticket": self.ticket, **more}
         self.child.tell(command | ({"epoch": self.epoch} if do == "run" else {}))
 
 

@@ -92,6 +92,8 @@ class Children:
         self._warm: set[Asset] = set()
         self._due: dict[Asset, float] = {}
         self.finishing = False
+        #: Until when sources begin no batch.
+        self._paused_until = 0.0
         #: Stages that have said here that everything is through.
         self.done: set[Asset] = set()
         #: Why drivers of a stage failed here, the last reason and how many in a row; forgotten when a batch is through.
@@ -117,6 +119,8 @@ class Children:
                     self._stop(hosted)
                 self._begin(stage, epoch)
             started = self.drivers.get(stage)
+            if started is not None and (left_s := self._paused_until - time.monotonic()) > 0:
+                started.tell("pause", seconds=left_s)
             if self.finishing and started is not None:
                 started.tell("finish")
 
@@ -150,6 +154,14 @@ class Children:
             for hosted in self.drivers.values():
                 if hosted.epoch != WARM:
                     hosted.tell("finish")
+
+    def pause(self, seconds: float) -> None:
+        """Sources begin no batch for this time, also those that are started meanwhile; 0: they go on."""
+        with self._lock:
+            self._paused_until = time.monotonic() + seconds
+            for hosted in self.drivers.values():
+                if hosted.epoch != WARM:
+                    hosted.tell("pause", seconds=seconds)
 
     def close(self) -> None:
         """Stop all and wait for them."""
@@ -282,7 +294,9 @@ class Children:
         self._on_up(child)
         if event in ("busy", "batch"):
             hosted.busy_since = time.monotonic() if event == "busy" else 0.0
-        if event == "busy":
+        if event == "paused":
+            hosted.paused = bool(news.get("on"))
+        if event in ("busy", "paused"):
             return
         if event in WARMTH:
             hosted.step = event

@@ -144,13 +144,14 @@ def _try_of(raw: bytes, key: str, batch: int) -> LoggedTry:
     return one
 
 
-def forget(deployment: str, stage: Asset, shards: tuple[Asset, ...]) -> Steps[int]:
+def forget(deployment: str, stage: Asset, shards: tuple[Asset, ...], keep: int) -> Steps[int]:
     """Delete what no checkpoint that is kept needs; up to which batch. The last batch that all of them have stays: the
-    commit of the one before it is in it."""
+    commit of the one before it is in it. A checkpoint that only a pin keeps counts for nothing here: it is a savepoint,
+    which needs no log, or is only read."""
     least: int | None = None
     for shard in shards:
         found = yield LookAt(keys.head_key(shard))
-        entries = heads.decode(found[0], f"the head of {shard}").entries if found else ()
+        entries = heads.needing_log(heads.decode(found[0], f"the head of {shard}"), keep) if found else ()
         if not entries:
             return -1
         mine = min(entry.batches.get(stage_edge(stage, shard), -1) for entry in entries)

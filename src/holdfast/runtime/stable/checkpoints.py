@@ -225,7 +225,7 @@ class CheckpointStore:
     def _forget(self, shard: Asset) -> None:
         for stage in self._plan.topology.stages:
             if stage.shards and shard == min(stage.shards):
-                self._door.service().run(batches.forget(self._plan.query, stage.id, stage.shards))
+                self._door.service().run(batches.forget(self._plan.query, stage.id, stage.shards, self._keep))
 
     # --- reading
 

@@ -1,0 +1,219 @@
+"""Bring a live run to a clean point, for `stop --checkpoint`, `savepoint` and `upgrade`.
+
+Sources are paused: they begin no batch. What they have handed over is consumed, what comes of it is written, and every
+shard is checkpointed as soon as nothing waits. Whether that is a clean point is decided from what is durable
+(`checkpoint/clean.py`). The pause is renewed every so often and ends by itself when nobody renews it, so a command that
+is killed leaves a run that goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoint.clean import DurablePoint, unclean
+from holdfast.checkpoint.look import heads_of
+from holdfast.checkpoint.manifest import CheckpointManifest
+from holdfast.checkpoint.restore import read_manifest
+from holdfast.errors import ConfigError, HoldfastError, StoreError
+from holdfast.model.ids import Asset, Consumer, Edge
+from holdfast.model.parts import CommitRecord
+from holdfast.model.plan import Plan
+from holdfast.runtime.config import read_plan
+from holdfast.spark import checkpoint as spark_checkpoint
+from holdfast.store import IoService
+from holdfast.store.plan import Steps
+
+from .runs import RunFile
+
+LOOK_S = 0.2
+#: Seconds that a pause lasts, and after which it is renewed.
+PAUSE_S, RENEW_S = 20.0, 2.0
+
+Tell = Callable[[str], None] | None
+
+
+@dataclass
+class CleanPoint:
+    """What was found: everything in it is durable, and is at one point."""
+
+    plan: Plan
+    manifests: dict[Asset, CheckpointManifest]
+    commits: dict[Asset, CommitRecord]
+    reads: dict[Consumer, dict[Edge, tuple[int, int]]]
+    #: The last batch of each sink, by Spark's number.
+    written: dict[Consumer, int]
+    seconds: float = 0.0
+
+
+@dataclass
+class SourcesPaused:
+    """While this is entered, no source of the run begins a batch."""
+
+    run: RunFile
+    #: Let them stay paused: the run is about to end.
+    stays: bool = False
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> SourcesPaused:
+        self.renew()
+        threading.Thread(target=self._renew, name="pause", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        if not self.stays or kind is not None:
+            with suppress(HoldfastError):
+                self.run.ask_all("pause", {"seconds": 0})
+
+    def renew(self) -> None:
+        if not self.run.ask_all("pause", {"seconds": PAUSE_S}):
+            raise HoldfastError(
+                f"{self.run.pipeline} is not running",
+                detail=f"None of {', '.join(sorted(self.run.endpoints))} answers.",
+                hint=f"`holdfast run {self.run.dir}` goes on with it.",
+            )
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEW_S):
+            with suppress(HoldfastError):
+                self.renew()
+
+
+def check_store(run: RunFile, what: str) -> None:
+    if not run.settings.get("store"):
+        raise ConfigError(
+            f"{what} needs a run with a store",
+            detail=f"The state of {run.pipeline} is in the memory of its nodes alone.",
+            hint="Start it with `holdfast run FILE --store URL` (docs/checkpoints.md).",
+        )
+
+
+def reach_clean_point(run: RunFile, service: IoService, *, limit_s: float, tell: Tell) -> CleanPoint:
+    """Called while the sources are paused. Waits until everything is at one point; an error after the limit."""
+    plan = read_plan(run.path / "plan.json")
+    began = time.monotonic()
+    seen = _Seen()
+    said = ""
+    while True:
+        waits_for = _busy(run, plan)
+        if not waits_for:
+            run.ask_all("checkpoint")
+            found = _look(run, plan, service, seen)
+            waits_for = found if isinstance(found, str) else ""
+            if isinstance(found, CleanPoint):
+                found.seconds = time.monotonic() - began
+                return found
+        if tell and waits_for != said:
+            tell(f"waiting: {waits_for}")
+            said = waits_for
+        if time.monotonic() - began > limit_s:
+            raise HoldfastError(
+                f"{run.pipeline} did not come to a clean point within {limit_s:.0f} s",
+                detail=f"{waits_for}.",
+                hint="It goes on as before. `holdfast status` and `events` show what is slow; --limit waits longer.",
+            )
+        time.sleep(LOOK_S)
+
+
+def _busy(run: RunFile, plan: Plan) -> str:
+    """What the nodes say is still under way; "": nothing, as far as they know."""
+    nodes = run.statuses()[0]
+    sources = {stage.id for stage in plan.stages if stage.kind == "source"}
+    paused = {
+        stage
+        for answer in nodes.values()
+        for stage, told in answer.get("drivers", {}).items()
+        if told["epoch"] and told.get("paused")
+    }
+    if sources - paused:
+        return f"{', '.join(sorted(sources - paused))} to pause"
+    waiting: dict[str, int] = {}
+    for answer in nodes.values():
+        for shard, told in answer.get("shards", {}).items():
+            rows = sum(one["waiting"] for one in told["inputs"].values()) if told["role"] == "primary" else 0
+            if rows or (told["role"] == "primary" and told.get("dead_waiting")):
+                waiting[shard] = rows
+    if waiting:
+        return f"{len(waiting)} shards have {sum(waiting.values())} elements to consume, {min(waiting)} among them"
+    return ""
+
+
+class _Seen:
+    """Manifests that were read: they never change."""
+
+    def __init__(self) -> None:
+        self.manifests: dict[tuple[Asset, int], CheckpointManifest] = {}
+
+
+def _look(run: RunFile, plan: Plan, service: IoService, seen: _Seen) -> CleanPoint | str:
+    """What is durable, if that is a clean point; else why it is not."""
+    commits = commits_of(run)
+    try:
+        manifests = service.run(_newest(plan, seen))
+    except StoreError as error:
+        return f"the store ({error.what})"
+    reads: dict[Consumer, dict[Edge, tuple[int, int]]] = {}
+    written: dict[Consumer, int] = {}
+    writing = []
+    for stage in plan.stages:
+        if stage.kind == "sink":
+            folder = run.path / "checkpoints" / stage.id
+            reads[stage.id] = positions(spark_checkpoint.last_planned(folder))
+            written[stage.id] = spark_checkpoint.last_committed(folder)
+            writing += [stage.id] if spark_checkpoint.newest_planned(folder) != written[stage.id] else []
+        elif stage.kind == "between":
+            commit = commits.get(stage.id)
+            offsets = spark_checkpoint.source_offsets(commit.plan) if commit and commit.plan else []
+            reads[stage.id] = {e: at for one in offsets if one for e, at in positions(one).items()}
+    standing = DurablePoint(
+        shards={shard: manifest.stand for shard, manifest in manifests.items()},
+        commits=commits,
+        reads={who: {edge: at for edge, (at, _) in read.items()} for who, read in reads.items()},
+        writing=tuple(writing),
+    )
+    why = unclean(plan.topology, standing)
+    if why:
+        return why[0] + (f", and {len(why) - 1} more" if len(why) > 1 else "")
+    return CleanPoint(plan, manifests, commits, reads, written)
+
+
+def positions(offsets: dict[str, Any]) -> dict[Edge, tuple[int, int]]:
+    """Offsets of `format("holdfast")`, as Spark keeps them."""
+    return {Edge(edge): (int(at), int(mark)) for edge, (at, mark) in offsets.items()}
+
+
+def commits_of(run: RunFile) -> dict[Asset, CommitRecord]:
+    """The last commit of every stage, from the nodes that have its ledger."""
+    found: dict[Asset, CommitRecord] = {}
+    caller = run.caller()
+    try:
+        for name in sorted(run.endpoints):
+            with suppress(HoldfastError, msgspec.MsgspecError):
+                raw = caller.call_raw(name, "commits", timeout=5.0)
+                for stage, commit in msgspec.msgpack.decode(raw, type=dict[Asset, CommitRecord | None]).items():
+                    if commit is not None and (stage not in found or found[stage].batch < commit.batch):
+                        found[stage] = commit
+    finally:
+        caller.close()
+    return found
+
+
+def _newest(plan: Plan, seen: _Seen) -> Steps[dict[Asset, CheckpointManifest]]:
+    """Of every shard that has one: what its newest good checkpoint says of itself."""
+    found: dict[Asset, CheckpointManifest] = {}
+    for shard, head in (yield from heads_of(plan.topology.shard)).items():
+        if not head.good:
+            continue
+        key = (shard, head.good[0].sequence)
+        if key not in seen.manifests:
+            seen.manifests[key] = yield from read_manifest(shard, head.good[0])
+        found[shard] = seen.manifests[key]
+    return found
