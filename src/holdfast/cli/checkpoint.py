@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.checkpoint import inspect
+from holdfast.checkpoint.go_back import go_back
 from holdfast.checkpoint.head import HeadEntry, ShardHead
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
@@ -265,6 +266,41 @@ def verify(
         typer.echo(f"there are no checkpoints in {store}")
     if any(one["damaged"] for one in told):
         raise typer.Exit(1)
+
+
+@app.command("restore")
+def restore(
+    store: StoreArgument,
+    shard: ShardArgument,
+    number: Annotated[int, typer.Argument(help="Number of the checkpoint to go on from.")],
+    setting: SettingOption = None,
+    timeout: LimitOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a shard go on from an older checkpoint: newer ones are set aside, and the next restore takes this one.
+
+    Stop the run first: a node that runs the shard adds newer checkpoints, and its own state is not changed by this.
+    Then `holdfast run DIRECTORY` goes on from there, and the rows since are read from the log of the stages. It is
+    refused where that would not give the same result again: if the shard has consumed rows of another shard since, if
+    rows were set aside, or if a gap came. Every page of the checkpoint is read and checked first.
+
+    Examples:  holdfast checkpoint restore file:///var/holdfast talkers-0 11
+    """
+    name = asset_id(shard)
+    with _service(store, setting, timeout) as service:
+        head = service.run(inspect.head_of(name))
+        seen = service.run(inspect.verify(head, inspect.entry_of(head, number)))
+        if seen.why or seen.collected:
+            raise ConfigError(
+                f"{shard} cannot go back to checkpoint {number}", detail=seen.why or "It was collected meanwhile."
+            )
+        entry, aside = service.run(go_back(name, number))
+    if as_json:
+        say({"shard": shard, "number": entry.sequence, "set_aside": list(aside)})
+    elif aside:
+        typer.echo(f"{shard} goes on from checkpoint {number}; set aside: {', '.join(map(str, sorted(aside)))}")
+    else:
+        typer.echo(f"{number} is the newest good checkpoint of {shard} already")
 
 
 @app.command("delete")

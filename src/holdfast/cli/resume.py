@@ -24,9 +24,11 @@ from holdfast.checkpoint.keys import HEADS, shard_of_head
 from holdfast.checkpoint.look import heads_of
 from holdfast.errors import ConfigError
 from holdfast.model import found
+from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, ledger_of, name_of
 from holdfast.model.parts import CommitRecord, LedgerPage
 from holdfast.model.plan import Plan
+from holdfast.model.protection import MODES
 from holdfast.model.record import Place, Record, first_record
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import Journal, write_whole
@@ -144,6 +146,7 @@ def rebuild(
         _check(known, settings)
         settings = {**known.settings, **settings}
         plan = _files_of(directory, known, settings["store"])
+        check_kept(plan, settings, has_disks=False)
         commits = service.run(_commits(plan))
         epochs = {shard: head.epoch for shard, head in service.run(heads_of(plan.topology.shard)).items()}
         record = service.run(description.last_record(plan.query)) or _first_record(plan, known.names, settings)
@@ -154,10 +157,26 @@ def rebuild(
     return known, plan, settings
 
 
+def check_kept(plan: Plan, settings: dict[str, Any], *, has_disks: bool) -> None:
+    """Everything was killed: whatever promises to keep its state must have it in the store, and without the ledgers'
+    disks every stage needs its log there."""
+    for name, protection in plan.protections(_core(settings).protection).items():
+        if not protection.is_stored and (MODES[protection.mode].has_backup or not has_disks):
+            raise ConfigError(
+                f"{plan.pipeline} cannot go on: the state of {name} is lost",
+                detail=f'It says checkpoint="none" in mode {protection.mode}, so nothing of it is in the store.',
+                hint='--fresh starts anew. With checkpoint="auto" it could have gone on.',
+            )
+
+
+def _core(settings: dict[str, Any]) -> Config:
+    given = {**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}
+    return make_config(given, "--resume").core()
+
+
 def _first_record(plan: Plan, names: tuple[Name, ...], settings: dict[str, Any]) -> Record:
     """As the nodes made it, if none of them came to write a later one."""
-    config = make_config({**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--resume")
-    return first_record(plan.topology, names, config.core().protection, plan.modes)
+    return first_record(plan.topology, names, own=plan.protections(_core(settings).protection))
 
 
 def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:

@@ -32,7 +32,7 @@ from .alone import run_alone
 from .control import has_finished, unfinished
 from .home import RunHome
 from .planning import check_file, plan_file
-from .resume import check_unused, describe, link_files, rebuild, withdraw
+from .resume import check_kept, check_unused, describe, link_files, rebuild, withdraw
 from .runs import RUNS, RunFile, process_started, read_run
 
 WARM_LIMIT_S = 600
@@ -127,6 +127,7 @@ def go_on(
     home = RunHome(directory, Path(before.source), goes_on=True)
     try:
         plan = read_plan(home.path / "plan.json")
+        check_kept(plan, before.settings, has_disks=True)
         names: list[str] = sorted(before.endpoints)
         return _restart(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
     except BaseException:
@@ -211,6 +212,7 @@ def _start(
         link_files(directory, settings["store"], query)
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
+    plan.check_store(has_store=bool(settings.get("store")))
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")

@@ -35,6 +35,7 @@ from holdfast.model.block import Row
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Asset, Name, life_of, name_of
 from holdfast.model.messages import Fetch, FetchRefused, Message
+from holdfast.model.protection import Protection
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import ShardSpec, Topology
@@ -63,7 +64,7 @@ class World:
         seed: int,
         window_ns: int,
         spares: tuple[Name, ...] = (),
-        modes: dict[str, str] | None = None,
+        own: dict[str, Protection] | None = None,
         resets: bool = False,
         sum_max: int = SUM_MAX,
     ) -> None:
@@ -83,7 +84,7 @@ class World:
         self.store = SimStore()
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
-        self.first: Record = first_record(topology, names, config.protection, modes)
+        self.first: Record = first_record(topology, names, config.protection, own)
         self.now_ns = 0
         self.events = 0
         self.processes: dict[Address, Process] = {}

@@ -12,7 +12,7 @@ from support.plans import layered_plan
 
 from holdfast.checkpoint.tenure import claim
 from holdfast.cli.main import main
-from holdfast.cli.resume import FILES, check_unused, link_files, raised, rebuild
+from holdfast.cli.resume import FILES, check_kept, check_unused, link_files, raised, rebuild
 from holdfast.cli.runs import made_in
 from holdfast.core.ready import LogBatch
 from holdfast.errors import ConfigError, HoldfastError
@@ -107,6 +107,20 @@ def test_a_run_that_died_before_its_first_record_was_there_begins_with_the_first
     after = found.read(Journal(tmp_path / "run" / "nodes" / "n1" / "journal").content).record
     assert after.places == raised(first_record(PLAN.topology, NAMES), NAMES, {}).places
     assert all(protection.is_stored for protection in after.protection.values())
+
+
+def test_a_run_does_not_go_on_if_an_operator_has_nothing_in_the_store_and_nothing_else_either():
+    def made(mode: str) -> Plan:
+        (operator, *others) = PLAN.operators
+        unkept = msgspec.structs.replace(operator, checkpoint="none", mode=mode)
+        return msgspec.structs.replace(PLAN, operators=(unkept, *others))
+
+    given = {"store": "file:///somewhere", "conf": {}}
+    check_kept(PLAN, given, has_disks=False)
+    check_kept(made("none"), given, has_disks=True)  # its shards start empty, and mark the gap
+    for mode, has_disks in (("none", False), ("passive", False), ("passive", True)):
+        with pytest.raises(ConfigError, match=f"the state of {PLAN.operators[0].name} is lost"):
+            check_kept(made(mode), given, has_disks=has_disks)
 
 
 def test_files_are_in_a_store_that_is_a_folder_and_found_there_again(tmp_path, store):

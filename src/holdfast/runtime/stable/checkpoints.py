@@ -21,7 +21,7 @@ import msgspec
 from holdfast.checkpoint import tenure as tenures
 from holdfast.checkpoint.head import HeadEntry
 from holdfast.checkpoint.manifest import Fit, head_of, stand_of
-from holdfast.checkpoint.restore import RestoredState, restore
+from holdfast.checkpoint.restore import RestoredState, RestoreTimes, restore
 from holdfast.checkpoint.tenure import Tenure
 from holdfast.checkpoint.write import PagedJob, fit_of
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
@@ -86,6 +86,10 @@ class CheckpointStore:
         self._fits: dict[str, Fit] = {}
         #: Checkpoints of each shard since its node looked at the logs.
         self._put_since: dict[Asset, int] = {}
+        #: Of shards that were restored here.
+        self._times: dict[Asset, RestoreTimes] = {}
+        #: Shards of which nothing is kept: their stages' logs need not wait for them.
+        self._unstored: frozenset[Asset] = frozenset()
         #: For status and metrics: how many were written, and bytes of them.
         self.written = 0
         self.bytes_written = 0
@@ -103,6 +107,8 @@ class CheckpointStore:
 
     def keep(self, record: Record) -> None:
         """The record that counts now. An earlier one that still waits is not needed any more."""
+        unstored = (shard for shard in self._plan.topology.shard if not record.protection_of(shard).is_stored)
+        self._unstored = frozenset(unstored)
         with self._wanted:
             self._records["latest"] = record
             self._wanted.notify_all()
@@ -224,13 +230,16 @@ class CheckpointStore:
 
     def _forget(self, shard: Asset) -> None:
         for stage in self._plan.topology.stages:
-            if stage.shards and shard == min(stage.shards):
-                self._door.service().run(batches.forget(self._plan.query, stage.id, stage.shards))
+            stored = tuple(sorted(set(stage.shards) - self._unstored))
+            if stored and shard == stored[0]:
+                self._door.service().run(batches.forget(self._plan.query, stage.id, stored))
 
     # --- reading
 
     def _load(self, effect: LoadCheckpoint) -> Done:
+        began = time.monotonic()
         tenure = self._claim(effect.shard, effect.epoch, restoring=True)
+        claimed = time.monotonic()
         operator = self._operator(effect.shard)
 
         def on_bad(entry: HeadEntry, error: HoldfastError) -> None:
@@ -240,9 +249,13 @@ class CheckpointStore:
         plan = restore(tenure, lambda _: operator.op.new_pool(), wanted=self._fit_of(operator), on_bad=on_bad)
         service = self._door.service("read")
         found = service.run(plan)
+        read_s = time.monotonic() - claimed
         service.run(tenures.settle(tenure))
         if found is None:
             return Done(ticket=effect.ticket, ok=True)
+        times = self._times[effect.shard] = found.times
+        times.sequence, times.state_bytes = found.entry.sequence, found.entry.state_bytes
+        times.claim_s, times.read_s = claimed - began, read_s
         return Done(ticket=effect.ticket, ok=True, head=self._head(found), image=found)
 
     def _head(self, found: RestoredState) -> CheckpointHead:
@@ -255,8 +268,12 @@ class CheckpointStore:
         return head_of(found.manifest.stand, whole)
 
     def _load_batches(self, effect: LoadBatches) -> Done:
-        stage = self._plan.topology.producer[effect.edge]
+        stage, began = self._plan.topology.producer[effect.edge], time.monotonic()
         found = self._door.service("read").run(batches.read(self._plan.query, stage, effect))
+        times = self._times.get(self._plan.topology.readers_of(effect.edge)[0])
+        if times is not None:
+            times.log_s += time.monotonic() - began
+            times.log_batches += len({one.held.batch for one in found})
         return Done(ticket=effect.ticket, ok=True, batches=found)
 
     # --- operators
