@@ -26,6 +26,12 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnreachableError,
 )
+from holdfast.model.ids import asset_id
+from holdfast.model.parts import SinkPlan
+from holdfast.runtime.stable import kept
+from holdfast.runtime.stable.door import StoreDoor
+from holdfast.runtime.stable.mirror import FolderMirror
+from holdfast.spark.checkpoint import make_again, sink_plan
 from holdfast.store import IoService, LookAt
 from holdfast.store.hadoop import HadoopStore
 
@@ -220,3 +226,23 @@ def test_a_jvm_that_dies_is_unreachable_and_nothing_hangs(hdfs: Hdfs):
         store.size("k")
     assert time.monotonic() - started < 60
     store.close()
+
+
+def test_files_and_plans_of_a_run_are_kept_there_and_come_back(store: HadoopStore, tmp_path):
+    """What `--resume` needs where the store is no folder."""
+    first, again = tmp_path / "first", tmp_path / "again"
+    for path in ("checkpoints/s0/sources/0/0", "late/s0/.batch=3.epoch=2.tmp", "bad/s0.max"):
+        (first / path).parent.mkdir(parents=True, exist_ok=True)
+        (first / path).write_text(path)
+    mirror = FolderMirror(StoreDoor(lambda: store), "run-1", first, ("checkpoints/s0/sources", "late/s0", "bad/s0.max"))
+    mirror.sync()
+    (first / "bad/s0.max").write_text("99")
+    mirror.sync()
+    found = run(store, kept.list_files("run-1"))
+    assert len(found) == 3
+    assert run(store, kept.get_file("run-1", "bad/s0.max", found["bad/s0.max"])) == b"99"
+    sink, plan = asset_id("out"), SinkPlan(batch=7, committed=6, metadata="whose", plans={6: "six", 7: "seven"})
+    run(store, kept.put_plan("run-1", sink, plan))
+    run(store, kept.put_plan("run-1", sink, plan))
+    make_again(again / "out", again / "gaps", run(store, kept.last_plan("run-1", sink)))
+    assert sink_plan(again / "out", again / "gaps") == plan

@@ -7,7 +7,8 @@ that a node could write there, so epochs are taken from wherever a later one may
 under an earlier one cannot claim anything any more.
 
 Spark's own checkpoints, and rows that were set aside, are files. Where the store is a folder, they are in it from the
-beginning, and the run's directory has links to them.
+beginning, and the run's directory has links to them. In any other store a copy of what is needed of them is put before
+it counts (`runtime/stable/kept.py`), and brought back here.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ from holdfast.errors import ConfigError
 from holdfast.model import found
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, ledger_of, name_of
-from holdfast.model.parts import CommitRecord, LedgerPage
+from holdfast.model.parts import GAPS, CommitRecord, LedgerPage
 from holdfast.model.plan import Plan
 from holdfast.model.protection import MODES
 from holdfast.model.record import Place, Record, first_record
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import Journal, write_whole
 from holdfast.runtime.node.past import Past
-from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.description import RunDescription
 from holdfast.runtime.stable.door import StoreDoor
+from holdfast.spark.checkpoint import make_again
 from holdfast.store.plan import ListKeys, Steps
+from holdfast.store.service import IoService
+from holdfast.store.url import is_folder
 
 #: What of a run's directory is files of Spark's, or rows.
 FILES = ("checkpoints", "late", "bad", "gaps", "dead")
@@ -104,9 +108,9 @@ def _run(settings: dict[str, Any], scratch: Path, plan: Steps[Any]) -> Any:
 
 def link_files(directory: Path, store: str, deployment: str) -> None:
     """Where the store is a folder, files that must outlive the run's directory are in it."""
-    parts = urlsplit(store)
-    if parts.scheme != "file":
+    if not is_folder(store):
         return
+    parts = urlsplit(store)
     for name in FILES:
         kept = Path(unquote(parts.path)) / "run" / "files" / deployment / name
         try:
@@ -147,6 +151,8 @@ def rebuild(
         settings = {**known.settings, **settings}
         plan = _files_of(directory, known, settings["store"])
         check_kept(plan, settings, has_disks=False)
+        if not is_folder(settings["store"]):
+            _bring_files(directory, plan, service)
         commits = service.run(_commits(plan))
         epochs = {shard: head.epoch for shard, head in service.run(heads_of(plan.topology.shard)).items()}
         record = service.run(description.last_record(plan.query)) or _first_record(plan, known.names, settings)
@@ -155,6 +161,20 @@ def rebuild(
     epochs |= {stage: commit.epoch for stage, commit in commits.items()}
     _journals(directory, plan, raised(record, known.names, epochs), commits)
     return known, plan, settings
+
+
+def _bring_files(directory: Path, plan: Plan, service: IoService) -> None:
+    """What the stages had put into the store of their files, and the checkpoints of the sinks."""
+    for path, nbytes in service.run(kept.list_files(plan.query)).items():
+        file = directory / path
+        if not file.resolve().is_relative_to(directory.resolve()):
+            raise ConfigError(f"the store has a file that is none of this run: {path!r}", hint="Who put it there?")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, service.run(kept.get_file(plan.query, path, nbytes)))
+    for stage in plan.stages:
+        found = service.run(kept.last_plan(plan.query, stage.id)) if stage.kind == "sink" else None
+        if found is not None:
+            make_again(directory / "checkpoints" / stage.id, directory / GAPS / stage.id, found)
 
 
 def check_kept(plan: Plan, settings: dict[str, Any], *, has_disks: bool) -> None:
@@ -191,13 +211,6 @@ def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:
 
 def _check(known: RunDescription, settings: dict[str, Any]) -> None:
     """Nothing is made before this holds."""
-    if urlsplit(settings["store"]).scheme != "file":
-        raise ConfigError(
-            f"{known.pipeline} cannot go on without its directory",
-            detail="Spark's own checkpoints were in it. A store has them only if it is a folder; "
-            f"this is {settings['store']}.",
-            hint="Put the run's directory back, and give only that.",
-        )
     if not Path(known.cwd).is_dir():
         raise ConfigError(
             f"{known.cwd} is not there",

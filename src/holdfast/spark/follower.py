@@ -50,6 +50,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     max_rows: int
     watermarks: bool
+    #: Its plans must be in the pipeline's store before anything is written.
+    keeps: bool = False
 
 
 class GapFiles:

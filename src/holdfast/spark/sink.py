@@ -35,9 +35,17 @@ ROWS_MAX = 2_000_000
 
 
 def frames_of(
-    spark: SparkSession, plan: Plan, stage: StagePlan, run: Run, directory: Path, epoch: int, guest: Consumer
+    spark: SparkSession,
+    plan: Plan,
+    stage: StagePlan,
+    run: Run,
+    directory: Path,
+    epoch: int,
+    guest: Consumer,
+    keeps: bool = False,
 ) -> dict[str, DataFrame]:
-    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`."""
+    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`. `keeps`: a sink's
+    plans go to the store before it writes."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
@@ -53,6 +61,7 @@ def frames_of(
         "max_rows": str(ROWS_MAX),
         "parallelism": str(spark.sparkContext.defaultParallelism),
         "watermarks": str(stage.kind == "between" or not epoch).lower(),
+        "keeps": str(keeps and stage.kind == "sink" and epoch > 0).lower(),
         **({"tls": json.dumps(run.tls)} if run.tls else {}),
     }
     frames = {}

@@ -39,6 +39,11 @@ def check_url(url: str) -> str:
     return scheme
 
 
+def is_folder(url: str) -> bool:
+    """Whatever reaches this store can use it as a directory, too."""
+    return check_url(url) == "file"
+
+
 def open_store(url: str, settings: Mapping[str, str] | None = None, *, log: Path | None = None) -> Store:
     """The store at this URL. `settings` are the adapter's own (Hadoop's or obstore's); `log`: of a JVM beside it."""
     scheme = check_url(url)

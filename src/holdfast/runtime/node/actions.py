@@ -50,7 +50,7 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
         looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences")
-        doing = ("drain", "finish", "stop", "submit", "protect", "skip", "leave")
+        doing = ("drain", "finish", "stop", "submit", "protect", "skip", "leave", "keep_plan")
         return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -169,6 +169,13 @@ class Actions:
         if found is not None:
             self.process.post(Received("operator", m.SkipWanted(shard=shard, input=found.edge, start=found.start)))
         return answer
+
+    def keep_plan(self, body: dict) -> dict:
+        """Put what a sink has planned into the store. Answers when it is there."""
+        if self.process.checkpoints is None:
+            raise PeerError(f"{self.process.name} has no store")
+        self.process.checkpoints.keep_plan(asset_id(str(body["sink"])), str(body["plan"]))
+        return {}
 
     def _tell_coordinator(self, message: Callable[[], m.Message], is_done: Callable[[], bool], what: str) -> None:
         """Tell whoever is coordinator until the record shows it."""

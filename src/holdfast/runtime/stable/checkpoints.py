@@ -28,15 +28,17 @@ from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint
 from holdfast.errors import HoldfastError, StateError
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Edge, Seat, operator_of
-from holdfast.model.parts import CheckpointHead, OutputPart
+from holdfast.model.parts import CheckpointHead, OutputPart, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import Record
 from holdfast.runtime.config import NodeConfig
+from holdfast.runtime.disk.letters import LetterStore
 from holdfast.runtime.net.wire import pack_value, unpack_value
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
-from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.door import StoreDoor
+from holdfast.store.url import is_folder
 
 T = TypeVar("T")
 
@@ -112,6 +114,15 @@ class CheckpointStore:
         with self._wanted:
             self._records["latest"] = record
             self._wanted.notify_all()
+
+    def keep_plan(self, sink: Asset, plan: str) -> None:
+        """On the thread of whoever asks: what a sink has planned, as JSON, is in the store when this returns."""
+        given = msgspec.json.decode(plan, type=SinkPlan)
+        self._door.service("record").run(kept.put_plan(self._plan.query, sink, given))
+
+    def keep_file(self, path: str, raw: bytes) -> None:
+        """The same for a file of the run's directory."""
+        self._door.service("record").run(kept.put_file(self._plan.query, path, raw))
 
     def close(self) -> None:
         """Waits for nobody: what is half written counts for nothing, and is removed by the next tenure."""
@@ -291,15 +302,24 @@ class CheckpointStore:
 
 
 def open_checkpoints(
-    config: NodeConfig, plan: Plan, seat: Seat, factory: Factory, answer: Callable[[Done], None], events: EventLog
+    config: NodeConfig,
+    plan: Plan,
+    seat: Seat,
+    factory: Factory,
+    answer: Callable[[Done], None],
+    events: EventLog,
+    letters: LetterStore,
 ) -> CheckpointStore:
-    """Of the store that a node's settings name."""
+    """Of the store that a node's settings name. Where that is no folder, dead letters go there as well."""
 
     def waits(text: str) -> None:
         events.limited("store", 30.0, "store-waits", f"{config.name} {text}.")
 
     door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits)
-    return CheckpointStore(door, plan, seat, factory, answer, events, config.checkpoints_kept)
+    made = CheckpointStore(door, plan, seat, factory, answer, events, config.checkpoints_kept)
+    if not is_folder(config.store):
+        letters.also = made.keep_file
+    return made
 
 
 def _let_go(effect: PutCheckpoint | None) -> None:
