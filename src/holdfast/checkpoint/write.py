@@ -49,6 +49,11 @@ class Parts:
 
     buffers: Mapping[str, Sequence[Buffer]]
 
+    @property
+    def writers(self) -> int:
+        """Files of pages."""
+        return self._streams.writers
+
     def files(self, sequence: int) -> list[tuple[str, Sequence[Buffer]]]:
         return [(part_name(sequence, name), chunks) for name, chunks in sorted(self.buffers.items())]
 
@@ -83,6 +88,7 @@ class PagedJob:
         suspended_ns: int = 0,
         writers: int = WRITERS,
         stage_bytes: int = STAGE_BYTES,
+        even: bool = False,
     ) -> None:
         self._shard, self._snapshot, self._meta, self._fit, self._stand = shard, snapshot, meta, fit, stand
         self._base = base
@@ -90,7 +96,7 @@ class PagedJob:
         self._now_ms = now_ms
         self._taken_ms = now_ms()
         self._suspended_ns = suspended_ns
-        self._streams = PageStreams(snapshot, writers, stage_bytes)
+        self._streams = PageStreams(snapshot, writers, stage_bytes, even=even)
         self._table: PageTable | None = None
 
     @property

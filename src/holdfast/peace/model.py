@@ -53,6 +53,8 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     #: Chunks per timestep that it can send, and that it can take onto its disk.
     send: int | None = None
     receive: int | None = None
+    #: The data node of HDFS on it, "host:port"; where real blocks shall go.
+    data_node: str | None = None
 
 
 class StoreEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -149,7 +149,7 @@ def sink_plan(directory: Path, gaps: Path) -> SinkPlan | None:
 
 
 def make_again(directory: Path, gaps: Path, plan: SinkPlan) -> None:
-    """The checkpoint of a sink, as it was. A batch that was planned and not committed is run again as it was planned."""
+    """The checkpoint of a sink, as it was. A batch that was planned and not committed is run again, as planned."""
     _write(directory / "metadata", plan.metadata)
     for batch, text in plan.plans.items():
         _write(directory / "offsets" / str(batch), text)

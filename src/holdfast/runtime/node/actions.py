@@ -50,7 +50,7 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
         looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences")
-        doing = ("drain", "finish", "stop", "submit", "protect", "skip", "leave", "keep_plan")
+        doing = ("drain", "finish", "stop", "submit", "protect", "skip", "leave", "keep_plan", "peace")
         return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -176,6 +176,15 @@ class Actions:
             raise PeerError(f"{self.process.name} has no store")
         self.process.checkpoints.keep_plan(asset_id(str(body["sink"])), str(body["plan"]))
         return {}
+
+    def peace(self, body: dict) -> dict:
+        """What a writer may write to the store now, by the coordinator's Peace."""
+        process = self.process
+        node, desk = process.node, process.checkpoints.desk if process.checkpoints else None
+        if node is None or desk is None or node.election.coordinator != process.name:
+            raise PeerError(f"{process.name} is not the coordinator, or has no network model")
+        members = frozenset(str(name) for name in process.record.members)
+        return desk.answer(body, node.election.term, members, time.monotonic_ns())
 
     def _tell_coordinator(self, message: Callable[[], m.Message], is_done: Callable[[], bool], what: str) -> None:
         """Tell whoever is coordinator until the record shows it."""

@@ -18,27 +18,32 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.checkpoint import keys
 from holdfast.checkpoint import tenure as tenures
 from holdfast.checkpoint.head import HeadEntry
 from holdfast.checkpoint.manifest import Fit, head_of, stand_of
 from holdfast.checkpoint.restore import RestoredState, RestoreTimes, restore
 from holdfast.checkpoint.tenure import Tenure
 from holdfast.checkpoint.write import PagedJob, fit_of
+from holdfast.core.node import Node
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
 from holdfast.errors import HoldfastError, StateError
 from holdfast.model.block import Block
-from holdfast.model.ids import Asset, Edge, Seat, operator_of
+from holdfast.model.ids import Asset, Edge, Name, Seat, operator_of
 from holdfast.model.parts import CheckpointHead, OutputPart, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import Record
-from holdfast.runtime.config import NodeConfig
+from holdfast.runtime.config import NodeConfig, size_bytes
 from holdfast.runtime.disk.letters import LetterStore
+from holdfast.runtime.net.transport import Caller
 from holdfast.runtime.net.wire import pack_value, unpack_value
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
 from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.door import StoreDoor
-from holdfast.store.url import is_folder
+from holdfast.runtime.stable.peace import ANSWER_S, PeaceDesk, PeaceWriter, differ, load_model
+from holdfast.state.checkpoint import Snapshot
+from holdfast.store.url import can_place, is_folder
 
 T = TypeVar("T")
 
@@ -68,6 +73,8 @@ class CheckpointStore:
         answer: Callable[[Done], None],
         events: EventWriter,
         keep: int,
+        peace: PeaceWriter | None = None,
+        chunk_bytes: int = 64 << 20,
     ) -> None:
         self._door = door
         self._plan = plan
@@ -76,6 +83,14 @@ class CheckpointStore:
         self._answer = answer
         self._events = events
         self._keep = keep
+        #: Who says when checkpoints may be written, and where their replicas go; and how large its chunks are.
+        self._peace = peace
+        self._chunk_bytes = chunk_bytes
+        #: What this node answers writers with while it is the coordinator.
+        self.desk: PeaceDesk | None = None
+        #: Blocks of checkpoints that are not where they were wanted, and of how many.
+        self.elsewhere = 0
+        self.placed = 0
         #: What waits, at most one of a kind for each shard or edge: the newest that was asked for.
         self._puts: dict[Asset, PutCheckpoint] = {}
         self._loads: dict[Asset | Edge, LoadCheckpoint | LoadBatches] = {}
@@ -129,6 +144,8 @@ class CheckpointStore:
         with self._wanted:
             self._closed = True
             self._wanted.notify_all()
+        if self._peace is not None:
+            self._peace.stop()
         self._door.close()
 
     def _next(self, waiting: dict[Any, T]) -> T | None:
@@ -195,10 +212,10 @@ class CheckpointStore:
             job = PagedJob(
                 effect.shard, image.snapshot, image.meta, self._fit(effect.shard), stand_of(effect.head, effect.epoch),
                 base=image.base, parts={OUTPUTS: [pack_value(effect.head.outputs)]},
-                now_ms=lambda: time.time_ns() // 1_000_000,
+                now_ms=lambda: time.time_ns() // 1_000_000, **self._cut(image.snapshot),
             )  # fmt: skip
             stored = True  # from here on the job closes the snapshot
-            entry = self._door.service().run(tenures.publish(tenure, job))
+            entry = self._publish(effect.shard, tenure, job)
         except StateError:
             image.keep(None)
             raise
@@ -208,6 +225,41 @@ class CheckpointStore:
         image.keep(job.kept(entry.sequence))
         self._told_put(effect.shard, entry)
         return Done(ticket=effect.ticket, ok=True)
+
+    def _cut(self, snapshot: Snapshot) -> dict[str, Any]:
+        """With Peace every file is a chunk, as large as the others."""
+        if self._peace is None:
+            return {}
+        return {"writers": max(1, -(-snapshot.nbytes // self._chunk_bytes)), "even": True}
+
+    def _publish(self, shard: Asset, tenure: Tenure, job: PagedJob) -> HeadEntry:
+        peace = self._peace
+        if peace is None or not job.writers:
+            return self._door.service().run(tenures.publish(tenure, job))
+        peace.open(job.writers)
+        try:
+            entry = self._door.service().run(tenures.publish(tenure, job))
+            files = [keys.file_key(shard, f"{entry.sequence}/pages-{i}") for i in range(job.writers)]
+            self._compare({key: peace.favoured(key) for key in files})
+            return entry
+        finally:
+            peace.close()
+
+    def _compare(self, wanted: dict[str, tuple[str, ...]]) -> None:
+        """Favored nodes are a wish: was it granted?"""
+        before = self.elsewhere
+        try:
+            for key, nodes in wanted.items():
+                blocks = (self._door.nodes_of(key) or []) if nodes else []
+                self.placed += len(blocks)
+                self.elsewhere += differ(nodes, blocks)
+        except HoldfastError as error:  # where they are is nice to know
+            self._events.write("peace-elsewhere", f"Where blocks of a checkpoint are cannot be said: {error.what}.")
+            return
+        if self.elsewhere > before:
+            text = f"{self.elsewhere - before} blocks of a checkpoint are not where Peace wanted them; so far "
+            text += f"{self.elsewhere} of {self.placed}. The store had its reasons: a data node was down, full or busy."
+            self._events.write("peace-elsewhere", text, elsewhere=self.elsewhere, placed=self.placed)
 
     def _told_put(self, shard: Asset, entry: HeadEntry) -> None:
         self.written += 1
@@ -304,19 +356,33 @@ class CheckpointStore:
 def open_checkpoints(
     config: NodeConfig,
     plan: Plan,
-    seat: Seat,
+    node: Node,
     factory: Factory,
     answer: Callable[[Done], None],
     events: EventLog,
     letters: LetterStore,
+    caller: Caller,
 ) -> CheckpointStore:
     """Of the store that a node's settings name. Where that is no folder, dead letters go there as well."""
 
     def waits(text: str) -> None:
         events.limited("store", 30.0, "store-waits", f"{config.name} {text}.")
 
-    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits)
-    made = CheckpointStore(door, plan, seat, factory, answer, events, config.checkpoints_kept)
+    def ask(name: Name, body: dict[str, Any]) -> dict[str, Any]:
+        return caller.call(name, "peace", body, timeout=ANSWER_S)
+
+    def tell(text: str) -> None:
+        events.limited("peace", 30.0, "peace-alone", text)
+
+    peace = PeaceWriter(config.name, lambda: node.election.coordinator, ask, tell) if config.network_model else None
+    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits, peace)
+    chunk_bytes = size_bytes(config.peace_chunk, "peace_chunk")
+    made = CheckpointStore(
+        door, plan, node.seat, factory, answer, events, config.checkpoints_kept, peace, chunk_bytes
+    )  # fmt: skip
+    if config.network_model:
+        model = load_model(config.network_model, sorted(config.endpoints), places=can_place(config.store))
+        made.desk = PeaceDesk(model)
     if not is_folder(config.store):
         letters.also = made.keep_file
     return made

@@ -1,8 +1,8 @@
 """Folders of a run's directory, kept in its store as well: `sync` returns when all that is in them now is there.
 
 Files here are written whole and renamed, and do not change under one name but for a few small ones, which are put
-again. What is gone from the folder goes from the store after the new files are there: many small files become one, and in
-between both count, as on the disk (`spark/tidy.py`).
+again. What is gone from the folder goes from the store after the new files are there: many small files become one, and
+in between both count, as on the disk (`spark/tidy.py`).
 """
 
 from __future__ import annotations
