@@ -61,15 +61,20 @@ def checkpoint() -> None:
     """
 
 
-@contextmanager
-def _service(url: str, settings: list[str] | None, limit_s: float) -> Iterator[IoService]:
+def read_settings(given: list[str] | None) -> dict[str, str]:
+    """Of the store's client, from the command line."""
     pairs: dict[str, str] = {}
-    for one in settings or []:
+    for one in given or []:
         key, equals, value = one.partition("=")
         if not equals or not key:
             raise ConfigError("a --setting is not KEY=VALUE", detail=f"It starts with {key!r}.")
         pairs[key] = value
-    service = IoService(open_store(url, pairs), stall_s=limit_s, again_s=limit_s)
+    return pairs
+
+
+@contextmanager
+def _service(url: str, settings: list[str] | None, limit_s: float) -> Iterator[IoService]:
+    service = IoService(open_store(url, read_settings(settings)), stall_s=limit_s, again_s=limit_s)
     try:
         yield service
     finally:

@@ -210,7 +210,7 @@ def _complete(name: str, server: ServerEntry, rack: RackEntry, *, placed: bool) 
     _check_there(who, "send", send)
     if placed:
         _check_there(who, "receive", receive)
-    return ServerEntry(rack=server.rack, send=send, receive=receive if placed else 0)
+    return msgspec.structs.replace(server, send=send, receive=receive if placed else 0)
 
 
 def _replicas(given: object, store: StoreEntry | None) -> tuple[Where, ...]:

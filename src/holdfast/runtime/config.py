@@ -250,7 +250,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             check_url(self.store)
         if size_bytes(self.peace_chunk, "peace_chunk") < PEACE_CHUNK_MIN:
             raise ConfigError(
-                "setting 'peace_chunk' is too small", detail=f"It is {self.peace_chunk}.", hint="1 MB is."
+                "setting 'peace_chunk' is too small", detail=f"It is {self.peace_chunk}.", hint="Write 1 MB or more."
             )
         if self.network_model and not self.store:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A sink's plans in the store, where that is no folder: there before the sink writes, and its commits before rows go.
+"""A sink's plans in a store that is not a folder: there before the sink writes, and its commits before rows go.
 
 Spark writes a batch's plan to the sink's checkpoint, then asks the source for its partitions, then lets the sink write.
 So the source is where a plan can be made durable in time, whatever the sink is. It asks a node to do it: nodes have

@@ -59,7 +59,7 @@ class Base:
         self.watermark_jump_us = engine.watermark_jump_us
         self.keep = engine.keep
         self.store = engine.store
-        #: The store is no folder: what Spark and stages write in the run's directory is put there as well.
+        #: The store is not a folder: what Spark and stages write in the run's directory is put there as well.
         self.mirrors = engine.mirrors
         self.master = engine.master
         self.pipeline = engine.pipeline

@@ -45,7 +45,7 @@ def is_folder(url: str) -> bool:
 
 
 def can_place(url: str) -> bool:
-    """Can this store be told on which servers the replicas of an object shall be?"""
+    """Can this store be told on which servers the copies of an object shall be?"""
     return check_url(url) == "hdfs"
 
 
@@ -57,7 +57,7 @@ def open_store(
     favoured: Callable[[str], Sequence[str]] | None = None,
 ) -> Store:
     """The store at this URL. `settings` are the adapter's own (Hadoop's or obstore's); `log`: of a JVM beside it;
-    `favoured`: asked where the replicas of an object shall go, by the stores that can be told (`can_place`)."""
+    `favoured`: asked where the copies of an object shall go, by the stores that can be told (`can_place`)."""
     scheme = check_url(url)
     if scheme == "file":
         from holdfast.store.local import LocalStore

@@ -1,4 +1,4 @@
-"""What a store that is no folder keeps of a run's files: before it counts, and so that it can be made again."""
+"""What a store that is not a folder keeps of a run's files: before it counts, and so that it can be made again."""
 
 from __future__ import annotations
 

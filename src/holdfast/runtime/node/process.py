@@ -239,8 +239,7 @@ class NodeProcess:
         if config.store:  # what writes checkpoints is loaded only where there is one
             from holdfast.runtime.stable.checkpoints import open_checkpoints
 
-            parts = self.post, self.events, self.letters, self.caller
-            self.checkpoints = open_checkpoints(config, plan, node, factory, *parts)
+            self.checkpoints = open_checkpoints(self, plan, node, factory)
         self.children = self._driver_processes()
         for name, endpoint in config.endpoints.items():
             if name != self.name:

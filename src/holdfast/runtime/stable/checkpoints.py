@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -33,17 +33,17 @@ from holdfast.model.ids import Asset, Edge, Name, Seat, operator_of
 from holdfast.model.parts import CheckpointHead, OutputPart, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import Record
-from holdfast.runtime.config import NodeConfig, size_bytes
-from holdfast.runtime.disk.letters import LetterStore
-from holdfast.runtime.net.transport import Caller
+from holdfast.runtime.config import size_bytes
 from holdfast.runtime.net.wire import pack_value, unpack_value
-from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
 from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.door import StoreDoor
 from holdfast.runtime.stable.peace import ANSWER_S, PeaceDesk, PeaceWriter, differ, load_model
-from holdfast.state.checkpoint import Snapshot
+from holdfast.state.pages import Snapshot
 from holdfast.store.url import can_place, is_folder
+
+if TYPE_CHECKING:
+    from holdfast.runtime.node.process import NodeProcess
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class CheckpointStore:
         self._answer = answer
         self._events = events
         self._keep = keep
-        #: Who says when checkpoints may be written, and where their replicas go; and how large its chunks are.
+        #: Who says when checkpoints may be written, and where they go; and how large its chunks are.
         self._peace = peace
         self._chunk_bytes = chunk_bytes
         #: What this node answers writers with while it is the coordinator.
@@ -353,38 +353,29 @@ class CheckpointStore:
         return fit_of(operator.op, self._plan.query, operator.plan.output)
 
 
-def open_checkpoints(
-    config: NodeConfig,
-    plan: Plan,
-    node: Node,
-    factory: Factory,
-    answer: Callable[[Done], None],
-    events: EventLog,
-    letters: LetterStore,
-    caller: Caller,
-) -> CheckpointStore:
-    """Of the store that a node's settings name. Where that is no folder, dead letters go there as well."""
+def open_checkpoints(process: NodeProcess, plan: Plan, node: Node, factory: Factory) -> CheckpointStore:
+    """Of the store that a node's settings name. Where that is not a folder, dead letters go there as well."""
+    config, events = process.config, process.events
 
     def waits(text: str) -> None:
         events.limited("store", 30.0, "store-waits", f"{config.name} {text}.")
 
     def ask(name: Name, body: dict[str, Any]) -> dict[str, Any]:
-        return caller.call(name, "peace", body, timeout=ANSWER_S)
+        return process.caller.call(name, "peace", body, timeout=ANSWER_S)
 
     def tell(text: str) -> None:
         events.limited("peace", 30.0, "peace-alone", text)
 
-    peace = PeaceWriter(config.name, lambda: node.election.coordinator, ask, tell) if config.network_model else None
-    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits, peace)
-    chunk_bytes = size_bytes(config.peace_chunk, "peace_chunk")
-    made = CheckpointStore(
-        door, plan, node.seat, factory, answer, events, config.checkpoints_kept, peace, chunk_bytes
-    )  # fmt: skip
+    desk = peace = None
     if config.network_model:
         model = load_model(config.network_model, sorted(config.endpoints), places=can_place(config.store))
-        made.desk = PeaceDesk(model)
-    if not is_folder(config.store):
-        letters.also = made.keep_file
+        desk, peace = PeaceDesk(model), PeaceWriter(process.name, lambda: node.election.coordinator, ask, tell)
+    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits, peace)
+    chunk_bytes, keep = size_bytes(config.peace_chunk, "peace_chunk"), config.checkpoints_kept
+    made = CheckpointStore(door, plan, node.seat, factory, process.post, events, keep, peace, chunk_bytes)
+    made.desk = desk
+    if not is_folder(config.store) and process.letters is not None:
+        process.letters.also = made.keep_file
     return made
 
 

@@ -1,4 +1,4 @@
-"""Files of a run that its store keeps where it is no folder: what Spark and the stages write, before it counts.
+"""Files of a run that its store keeps where it is not a folder: what Spark and the stages write, before it counts.
 
     run/files/<deployment>/<path in the run's directory>      lists of files that sources have read, rows set aside
     run/plans/<deployment>/<sink>/<batch>-<committed + 1>     what a sink is about to write, and what it has written

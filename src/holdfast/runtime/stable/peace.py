@@ -1,14 +1,14 @@
 """Peace on real nodes: who writes a checkpoint asks the coordinator first, chunk by chunk (sguard §5).
 
-A writer asks every `POLL_S` for what it may write; the same question says which chunks are over. So nothing is lost with
-a message, and a coordinator that takes over is asked for what is left. The coordinator's side is `peace/machine.py`,
-which decides; here is only who asks whom. Chunk i of a request is the i-th file of pages of a checkpoint.
+A writer asks every `POLL_S` for what it may write; the same question says which chunks are over. So nothing is lost
+with a message, and a coordinator that takes over is asked for what is left. The coordinator's side, which decides, is
+`peace/machine.py`; here is only who asks whom. Chunk i of a request is the i-th file of pages of a checkpoint.
 
 Peace makes writes faster. It is never what keeps one from being done: where no coordinator answers for `ALONE_S`, where
 it does not know the writer, or after `WAIT_S_MAX`, the rest is written without it, and that is told.
 
-The paper cancels a checkpoint that cannot start, and takes it again later. Here its pages stay marked meanwhile: marking
-has cost nothing, and what is changed before it is written is copied once, as during any write.
+The paper cancels a checkpoint that cannot start, and takes it again later. Here its pages stay marked meanwhile:
+marking has cost nothing, and what is changed before it is written is copied once, as during any write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ask = Callable[[Name, dict[str, Any]], dict[str, Any]]
 
 
 def load_model(path: str, names: list[Name], *, places: bool) -> NetworkModel:
-    """The network model of a cluster; an error if it does not fit these nodes. `places`: the store can be told where."""
+    """The network model of a cluster; an error if it does not fit. `places`: the store can be told where."""
     try:
         model = read_model(Path(path).read_text(), path)
     except (OSError, UnicodeDecodeError) as error:
@@ -198,6 +198,8 @@ class PeaceWriter:
         while not self._closed:
             with self._changed:
                 told, done = list(permit.over), permit.closed
+                if done:  # begun and not ended: the checkpoint was given up
+                    told += [(chunk, False) for chunk in permit.granted if chunk not in permit.ended]
             body = {"writer": self._name, "request": permit.request, "chunks": permit.chunks, "over": told}
             answer = self._try({**body, "withdrawn": done})
             now = time.monotonic()
@@ -207,7 +209,9 @@ class PeaceWriter:
                 if answer is not None:
                     permit.over = permit.over[len(told) :]
                     for chunk, chain in answer.get("granted", ()):
-                        permit.granted[int(chunk)] = tuple(chain)
+                        permit.granted.setdefault(int(chunk), tuple(chain))
+                        if int(chunk) in permit.ended:  # a new coordinator does not know that it is over
+                            permit.over.append((int(chunk), True))
                 if done and (answer is not None or now - heard > ALONE_S):
                     return
                 self._go_alone(permit, answer, now - began, now - heard)
