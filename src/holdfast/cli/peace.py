@@ -73,8 +73,8 @@ def calibrate_command(
     """Measure what this machine can send and what one data node can take, in chunks at a time.
 
     Writes chunks with 1, 2, 4, ... writers at once and deletes them. Run it where a node runs, while nothing else
-    writes; what else uses network or disks counts in. For a store that cannot be told where to write (S3) only the total is
-    measured: it is `receive` of [store].
+    writes; what else uses network or disks counts in. For a store that cannot be told where to write (S3) only the
+    total is measured: it is `receive` of [store].
 
     Examples:  holdfast peace calibrate hdfs://name-node/scratch
                holdfast peace calibrate hdfs://name-node/scratch --chunk "16 MB" --writers 4 --json

@@ -47,6 +47,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     config: Config = Config()
     #: Modes of operators, where they are not the one in `config`.
     modes: dict[str, str] = {}
+    #: Nodes ask Peace before they write a checkpoint.
+    peaceful: bool = False
     #: Operators of which nothing is kept in the store, where there is one.
     unstored: tuple[str, ...] = ()
     costs: Costs = Costs()
@@ -127,6 +129,7 @@ class Simulation:
             seed=setup.seed,
             window_ns=setup.window_ms * MS,
             own=setup.own,
+            peaceful=setup.peaceful,
             resets=setup.resets,
             sum_max=setup.sum_max,
         )

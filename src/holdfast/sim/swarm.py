@@ -128,6 +128,7 @@ def stored(setup: Setup) -> Setup:
         topology=replace(setup.topology, has_store=True),
         config=replace(setup.config, protection=protection),
         unstored=_some(rng, setup) if rng.random() < 0.25 else (),
+        peaceful=rng.random() < 0.3,
         faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
         revive=True,
     )

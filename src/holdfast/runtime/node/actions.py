@@ -183,8 +183,7 @@ class Actions:
         node, desk = process.node, process.checkpoints.desk if process.checkpoints else None
         if node is None or desk is None or node.election.coordinator != process.name:
             raise PeerError(f"{process.name} is not the coordinator, or has no network model")
-        members = frozenset(str(name) for name in process.record.members)
-        return desk.answer(body, node.election.term, members, time.monotonic_ns())
+        return desk.answer(body, node.election.term, process.record.members, time.monotonic_ns())
 
     def _tell_coordinator(self, message: Callable[[], m.Message], is_done: Callable[[], bool], what: str) -> None:
         """Tell whoever is coordinator until the record shows it."""

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
-from holdfast.peace import NetworkModel, Peace, PeaceSettings, read_model
+from holdfast.peace import Desk, NetworkModel, PeaceSettings, WriteQuestion, read_model
 
 POLL_S = 0.1
 #: Without an answer for this long, a writer goes on alone.
@@ -64,42 +66,21 @@ def load_model(path: str, names: list[Name], *, places: bool) -> NetworkModel:
 
 
 class PeaceDesk:
-    """The coordinator's side on one node: asked by writers, on any thread. Soft state, of one term."""
+    """The coordinator's side on one node: asked by writers, on any thread."""
 
     def __init__(self, model: NetworkModel, settings: PeaceSettings | None = None, seed: int | None = None) -> None:
         self.model = model
-        self._settings = settings or PeaceSettings()
-        self._random = Random(seed)
+        self._desk = Desk(model, settings or PeaceSettings(), Random(seed))
         self._lock = threading.Lock()
-        self._term = -1
-        self._members: frozenset[str] = frozenset()
-        self._peace = Peace(model, self._settings, self._random)
 
-    def answer(self, body: dict[str, Any], term: int, members: frozenset[str], now_ns: int) -> dict[str, Any]:
-        """What a writer may do now."""
-        writer, request, chunks = str(body["writer"]), int(body["request"]), int(body["chunks"])
+    def answer(self, body: dict[str, Any], term: int, members: Iterable[str], now_ns: int) -> dict[str, Any]:
+        """What a writer may do now: its chunks, each with the data nodes that it shall go to."""
+        asked = msgspec.convert(body, WriteQuestion)
         with self._lock:
-            if term != self._term:
-                self._term, self._peace = term, Peace(self.model, self._settings, self._random)
-            for gone in self._members - members:
-                self._peace.on_writer_gone(gone, now_ns)
-            self._members = members
-            self._peace.on_tick(now_ns)
-            for chunk, written in body.get("over", ()):
-                self._peace.on_write_over(writer, request, int(chunk), now_ns, written=bool(written))
-            if body.get("withdrawn"):
-                self._peace.on_withdrawn(writer, request, now_ns)
-                return {}
-            told = self._peace.on_write_wanted(writer, request, chunks, now_ns)
-        mine = [one for one in told.granted if (one.writer, one.request) == (writer, request)]
-        denied = [one.reason.value for one in told.denied if (one.writer, one.request) == (writer, request)]
-        return {
-            "granted": [[one.chunk, list(self._addresses(one.chain))] for grant in mine for one in grant.chunks],
-            "denied": denied[0] if denied else "",
-        }
-
-    def _addresses(self, chain: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(self.model.servers[server].data_node or "" for server in chain)
+            found = self._desk.answer(asked, term, members, now_ns)
+        nodes = [[self.model.servers[name].data_node or "" for name in one.chain] for one in found.granted]
+        granted = [[one.chunk, chain] for one, chain in zip(found.granted, nodes, strict=True)]
+        return {"granted": granted, "denied": found.denied}
 
 
 class _Permit:
