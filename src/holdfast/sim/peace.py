@@ -1,8 +1,8 @@
 """Nodes of the virtual world ask Peace before they write a checkpoint, as real ones do (`runtime/stable/peace.py`).
 
 One chunk a checkpoint. A node asks the coordinator that it knows, again and again; it writes when that grants the
-chunk, or alone when nobody has answered for a while. Nothing may depend on Peace but when a checkpoint is written: so whatever
-happens to coordinators and writers, the rules of the checker hold, and checkpoints go on.
+chunk, or alone when nobody has answered for a while. Nothing may depend on Peace but when a checkpoint is written: so
+whatever happens to coordinators and writers, the rules of the checker hold, and checkpoints go on.
 """
 
 from __future__ import annotations
