@@ -110,22 +110,17 @@ def _events(started: LocalRun, kind: str, since: float) -> list[dict[str, Any]]:
     return [event for event in found if datetime.fromisoformat(event["time"]).timestamp() >= since]
 
 
-def _batches(started: LocalRun, since: float) -> list[dict[str, Any]]:
-    """Batches of the source with rows, that count."""
-    return [e for e in _events(started, "stage-batch", since) if e.get("progress", {}).get("numInputRows", 0) > 0]
-
-
 def _holdfast(home: Path, runs: int) -> dict[str, Any]:
     os.environ["HOLDFAST_BENCH"] = json.dumps({"in": str(home / "in"), "out": str(home / "out"), "shards": SHARDS})
     options = RunOptions(
         nodes=NODES, directory=home / "run", standby=False, store=f"file://{home / 'store'}",
         settings=('checkpoint_every = "5 s"', 'state_limit = "4 GB"'),
     )  # fmt: skip
-    began = time.time()
     started = start_run(QUERY, options)
+    checkpoint = home / "run" / "checkpoints" / "held_in"
     pipelines, shards, state = [], [], 0
     try:
-        _wait(lambda: len(_batches(started, began)) >= FILES, LIMIT_S, "not all files were read")
+        _wait(lambda: _committed(checkpoint) >= FILES - 1, LIMIT_S, "not all files were read")
         for number in range(runs):
             since = time.time()
             _write(home / "in", FILES + 2 * number, 0, 1_000)  # so that every shard has something to checkpoint
@@ -138,8 +133,7 @@ def _holdfast(home: Path, runs: int) -> dict[str, Any]:
             _write(home / "in", FILES + 2 * number + 1, 0, 1_000)
             again = time.time()
             started = go_on(home / "run")
-            _wait(lambda started=started, again=again: bool(_batches(started, again)), LIMIT_S, "no batch counts")
-            pipelines.append(_first(_batches(started, again)) - again)
+            pipelines.append(_committed_at(checkpoint, FILES + 2 * number + 1) - again)
             _wait(lambda started=started, again=again: len(_restored(started, again)) == SHARDS, LIMIT_S, "shards lack")
             told = _restored(started, again)
             shards.append(max(one["claim_s"] + one["read_s"] + one["maps_s"] + one["log_s"] + one["step_s"]
@@ -161,15 +155,7 @@ def _restored(started: LocalRun, since: float) -> dict[str, dict[str, Any]]:
     return {event["shard"]: event for event in told if "claim_s" in event}
 
 
-def _first(events: list[dict[str, Any]]) -> float:
-    return min(datetime.fromisoformat(event["time"]).timestamp() for event in events)
-
-
 # --- plain Spark
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _plain(home: Path, runs: int) -> list[float]:
@@ -186,13 +172,10 @@ def _plain(home: Path, runs: int) -> list[float]:
             time.sleep(15.0)  # maintenance every 10 s: a snapshot of the state, and not only its changelog
             process.kill()
             process.wait(30)
-            done = len(_lines(out))
             _write(source, FILES + number, 0, 1_000)
             again = time.time()
             process = subprocess.Popen(command)
-            _wait(lambda done=done: len(_lines(out)) > done, LIMIT_S, "no batch counts")
-            found.append(_lines(out)[done]["at"] - again)
-            _wait(lambda number=number: _committed(checkpoint) >= FILES + number, LIMIT_S, "it is not committed")
+            found.append(_committed_at(checkpoint, FILES + number) - again)
     finally:
         process.kill()
         process.wait(30)
@@ -207,6 +190,13 @@ def _committed(checkpoint: Path) -> int:
     folder = checkpoint / "commits"
     names = [path.name for path in folder.glob("*")] if folder.exists() else []
     return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _committed_at(checkpoint: Path, batch: int) -> float:
+    """When Spark has noted that this batch, which is of one file, is over."""
+    file = checkpoint / "commits" / str(batch)
+    _wait(file.exists, LIMIT_S, f"batch {batch} does not count")
+    return file.stat().st_mtime
 
 
 def _plot(figure: Any, rows: list[dict[str, Any]]) -> None:

@@ -49,11 +49,6 @@ class Parts:
 
     buffers: Mapping[str, Sequence[Buffer]]
 
-    @property
-    def writers(self) -> int:
-        """Files of pages."""
-        return self._streams.writers
-
     def files(self, sequence: int) -> list[tuple[str, Sequence[Buffer]]]:
         return [(part_name(sequence, name), chunks) for name, chunks in sorted(self.buffers.items())]
 
@@ -103,6 +98,11 @@ class PagedJob:
     def nbytes(self) -> int:
         """Of pages that will be written: what Peace has to find room for."""
         return self._snapshot.nbytes
+
+    @property
+    def writers(self) -> int:
+        """Files of pages."""
+        return self._streams.writers
 
     def files(self, sequence: int) -> list[tuple[str, object]]:
         pages = [(f"{sequence}/pages-{i}", self._streams.stream(i)) for i in range(self._streams.writers)]
