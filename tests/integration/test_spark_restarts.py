@@ -114,7 +114,7 @@ def s3() -> Iterator[tuple[str, dict[str, str]]]:
         region_name="us-east-1",
     )  # fmt: skip
     client.create_bucket(Bucket="runs")
-    yield "s3://runs/netmon", {**keys, "endpoint": f"http://127.0.0.1:{port}", "allow_http": "true"}
+    yield "s3://runs/netmon", {**keys, "endpoint": f"http://127.0.0.1:{port}"}
     server.stop()
 
 
