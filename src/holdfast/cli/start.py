@@ -302,6 +302,8 @@ def node_settings(options: RunOptions) -> dict[str, Any]:
             if key in OWN_SETTINGS:
                 raise ConfigError(f"--set {key}: `holdfast run` sets this itself")
         found |= given
+    if isinstance(found.get("network_model"), str) and found["network_model"]:
+        found["network_model"] = str(Path(found["network_model"]).resolve())  # nodes start elsewhere
     if isinstance(found.get("conf", {}), dict):
         found["conf"] = conf | found.get("conf", {})
     make_config({**found, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--set")

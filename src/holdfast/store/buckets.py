@@ -74,9 +74,7 @@ class BucketStore:
         retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=TIMEOUT_S)}
         try:
             self._store: Any = from_url(_plain(self.url), config=given, client_options=options, retry_config=retries)  # type: ignore[call-overload]
-        except (
-            BaseException
-        ) as error:  # a setting that obstore does not expect ends in a panic, which is not an Exception
+        except BaseException as error:  # a setting that it does not expect is a panic, not an Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             names = f"Settings: {', '.join(sorted(given)) or 'none'}."
