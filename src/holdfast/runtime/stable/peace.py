@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError
 from holdfast.model.ids import Name
 from holdfast.peace import Desk, NetworkModel, PeaceSettings, WriteQuestion, read_model
 
@@ -196,7 +196,7 @@ class PeaceWriter:
                 if done and (answer is not None or now - heard > ALONE_S):
                     return
                 self._go_alone(permit, answer, now - began, now - heard)
-                if not permit.over and not permit.closed:
+                if answer is None or not (permit.over or permit.closed):
                     self._changed.wait(POLL_S)
 
     def _try(self, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -205,7 +205,7 @@ class PeaceWriter:
             return None
         try:
             return self._ask(coordinator, body)
-        except HoldfastError:
+        except Exception:  # of whatever kind: no answer is an answer, and a checkpoint must not wait for good
             return None
 
     def _go_alone(self, permit: _Permit, answer: dict[str, Any] | None, waited_s: float, silent_s: float) -> None:
