@@ -239,10 +239,13 @@ class Host:
             return
         for edge, block in sealed:
             ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
+        heard = self.restores.heard(shard)
         self.restores.forget(shard)
         ready.notes.append(notes.Restored(shard, self.seat, epoch, tuple(copy.positions().items())))
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
+        for edge, commit in heard.items():
+            self.runners[shard].on_heard(edge, commit, now_ns, ready)
         self.lookups.look(copy, ready)
 
     def _forget(self, shard: Asset, ready: Ready) -> None:
