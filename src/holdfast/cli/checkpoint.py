@@ -20,7 +20,8 @@ from holdfast.checkpoint.head import HeadEntry, ShardHead
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
 from holdfast.errors import ConfigError
-from holdfast.model.ids import asset_id
+from holdfast.model.ids import Asset, asset_id
+from holdfast.runtime.stable import batches
 from holdfast.store import IoService, open_store
 
 from .runs import JsonOption, say
@@ -299,6 +300,7 @@ def restore(
             raise ConfigError(
                 f"{shard} cannot go back to checkpoint {number}", detail=seen.why or "It was collected meanwhile."
             )
+        _check_logged(service, name, head, number)
         entry, aside = service.run(go_back(name, number))
     if as_json:
         say({"shard": shard, "number": entry.sequence, "set_aside": list(aside)})
@@ -306,6 +308,20 @@ def restore(
         typer.echo(f"{shard} goes on from checkpoint {number}; set aside: {', '.join(map(str, sorted(aside)))}")
     else:
         typer.echo(f"{number} is the newest good checkpoint of {shard} already")
+
+
+def _check_logged(service: IoService, shard: Asset, head: ShardHead, number: int) -> None:
+    """What came after that checkpoint must still be in the logs of the stages."""
+    manifest = service.run(read_manifest(shard, inspect.entry_of(head, number)))
+    newest = head.good[0].batches if head.good else {}
+    for edge, batch in manifest.stand.batches.items():
+        stage = asset_id(edge.partition(">")[0])
+        first = service.run(batches.first_kept(manifest.fit.deployment, stage))
+        if newest.get(edge, batch) > batch and (first is None or first > batch + 1):
+            raise ConfigError(
+                f"{shard} cannot go back to checkpoint {number} exactly",
+                detail=f"Batches of {stage} after {batch} are not in its log any more. Nothing was changed.",
+            )
 
 
 @app.command("delete")

@@ -149,6 +149,9 @@ def _back(capsys, store, number: int) -> tuple[int, str, str]:
 
 def test_a_shard_goes_back_to_an_older_checkpoint_and_the_next_restore_takes_it(store, capsys):
     made = from_a_stage(store)
+    code, _, err = _back(capsys, store, 2)
+    assert (code, "Batches of packets after 1 are not in its log any more" in err) == (2, True)
+    store.put(f"log/{DEPLOYMENT}/packets/0/2-1-1", [b"as a stage has left it"])
     assert _back(capsys, store, 2)[0] == 0
     tenure = run(store, claim(SHARD, DEPLOYMENT, epoch=4, holder="n1#1", restoring=True))
     fresh = aggregate()
@@ -195,5 +198,6 @@ def test_it_does_not_go_back_over_rows_that_were_set_aside_nor_over_a_gap(store,
         given = Stand(epoch=3, positions={edge: 3 + i}, batches={edge: 3 + i}, **more)
         job = take(made.op, SHARD, given, fit_of(made.op, DEPLOYMENT), now_ms=now_ms)
         run(store, publish(made.tenure, job))
+    store.put(f"log/{DEPLOYMENT}/packets/0/1-1-1", [b"as a stage has left it"])
     assert "Rows were set aside since" in _back(capsys, store, 3)[2]
     assert "A gap has come since" in _back(capsys, store, 4)[2]
