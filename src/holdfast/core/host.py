@@ -239,13 +239,11 @@ class Host:
             return
         for edge, block in sealed:
             ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
-        heard = self.restores.heard(shard)
-        self.restores.forget(shard)
+        heard = self.restores.end(shard)
         ready.notes.append(notes.Restored(shard, self.seat, epoch, tuple(copy.positions().items())))
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
-        for edge, commit in heard.items():
-            self.runners[shard].on_heard(edge, commit, now_ns, ready)
+        self.runners[shard].on_all_heard(heard, now_ns, ready)
         self.lookups.look(copy, ready)
 
     def _forget(self, shard: Asset, ready: Ready) -> None:
@@ -325,9 +323,8 @@ class Host:
             runner.on_skip_wanted(message, now_ns, ready)
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
-        runner = self.runners.get(Asset(message.consumer))
-        if runner is not None:
-            runner.on_here(message, now_ns, ready)
+        if Asset(message.consumer) in self.runners:
+            self.runners[Asset(message.consumer)].on_here(message, now_ns, ready)
 
     # --- captures
 

@@ -41,9 +41,11 @@ class Restores:
         if waiting is not None and (commit is not None or edge not in waiting.heard):
             waiting.heard[edge] = commit
 
-    def heard(self, shard: Asset) -> dict[Edge, CommitRecord | None]:
-        waiting = self._open.get(shard)
-        return dict(waiting.heard) if waiting is not None else {}
+    def end(self, shard: Asset) -> dict[Edge, CommitRecord | None]:
+        """It runs now; what stages have said meanwhile."""
+        heard = self._open[shard].heard
+        self.forget(shard)
+        return heard
 
     def forget(self, shard: Asset) -> None:
         waiting = self._open.pop(shard, None)
