@@ -141,6 +141,15 @@ class TestS3(StorePromises):
         assert KEYS["secret_access_key"] not in str(caught.value)
 
 
+def test_a_setting_that_the_client_does_not_know_is_one_clear_error():
+    """One that belongs to its HTTP client makes obstore panic."""
+    for name in ("allow_http", "no_such_setting"):
+        with pytest.raises(ConfigError, match="s3://bucket cannot be opened") as caught:
+            BucketStore("s3://bucket", {**KEYS, name: "true"})
+        assert name in caught.value.detail
+        assert KEYS["secret_access_key"] not in str(caught.value)
+
+
 def test_a_server_that_is_not_there_is_unreachable_and_no_secret_is_told():
     (port,) = free_ports(1)
     store = BucketStore("s3://bucket", {**KEYS, "endpoint": f"http://127.0.0.1:{port}"})

@@ -1,9 +1,10 @@
 """All processes of a run are killed at once, once with their directory; it goes on from the store, and `verify` says
-equal."""
+equal. The store is a folder, and an S3-like server."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import psutil
 import pytest
 from support.packets import TALKERS, Traffic
 from support.planned import Command
+from support.run import free_ports
 
 from holdfast.cli.story import read_events
 
@@ -95,3 +97,49 @@ def test_a_run_goes_on_after_everything_was_killed_once_with_all_disks(tmp_path:
     code, said = command("run", str(home)).end()
     assert code == 2
     assert "has finished" in said
+
+
+@pytest.fixture
+def s3() -> Iterator[tuple[str, dict[str, str]]]:
+    """An S3-like server with a bucket, and how to reach it."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    (port,) = free_ports(1)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    keys = {"access_key_id": "somebody", "secret_access_key": "x", "region": "us-east-1"}
+    client = boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{port}", aws_access_key_id="somebody", aws_secret_access_key="x",
+        region_name="us-east-1",
+    )  # fmt: skip
+    client.create_bucket(Bucket="runs")
+    yield "s3://runs/netmon", {**keys, "endpoint": f"http://127.0.0.1:{port}"}
+    server.stop()
+
+
+def test_a_run_goes_on_without_its_disks_from_a_store_that_is_no_folder(
+    tmp_path: Path, command: Callable[..., Command], s3: tuple[str, dict[str, str]]
+):
+    home, file = tmp_path / "run", tmp_path / "netmon.py"
+    store, reach = s3
+    (tmp_path / "in").mkdir()
+    file.write_text(
+        TALKERS.replace("{base}", str(tmp_path)).replace('"maxFilesPerTrigger", 4', '"maxFilesPerTrigger", 40')
+    )
+    traffic = Traffic(tmp_path / "in", every_s=0.5)
+    conf = f"store_conf = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in reach.items())} }}"
+    arguments = ["--store", store, "--set", conf, "--set", 'checkpoint_every = "2 s"', "--no-standby"]
+    one = command("run", str(file), "--dir", str(home), "--nodes", "2", *arguments)
+    goes_on(one, tmp_path, 0, files(tmp_path))
+    crash_all(one)
+    shutil.rmtree(home)
+    one = command("run", str(home), "--resume", store, "--set", conf)
+    goes_on(one, tmp_path, 0, files(tmp_path))
+    assert are_restored(home)
+    traffic.stop()
+    code, said = command("stop", str(home), "--finish").end(limit_s=SPARK_S)
+    assert code == 0, said
+    assert one.end(limit_s=SPARK_S)[0] == 0
+    code, said = command("verify", str(home), "--json").end(limit_s=SPARK_S)
+    assert code == 0, said

@@ -26,8 +26,17 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnreachableError,
 )
+from holdfast.model.ids import Name, asset_id
+from holdfast.model.parts import SinkPlan
+from holdfast.peace import read_model
+from holdfast.runtime.stable import kept
+from holdfast.runtime.stable.door import StoreDoor
+from holdfast.runtime.stable.mirror import FolderMirror
+from holdfast.runtime.stable.peace import PeaceDesk, PeaceWriter, differ
+from holdfast.spark.checkpoint import make_again, sink_plan
 from holdfast.store import IoService, LookAt
 from holdfast.store.hadoop import HadoopStore
+from holdfast.store.plan import All, PutNew
 
 MB = 1 << 20
 
@@ -220,3 +229,52 @@ def test_a_jvm_that_dies_is_unreachable_and_nothing_hangs(hdfs: Hdfs):
         store.size("k")
     assert time.monotonic() - started < 60
     store.close()
+
+
+def test_files_and_plans_of_a_run_are_kept_there_and_come_back(store: HadoopStore, tmp_path):
+    """What `--resume` needs where the store is not a folder."""
+    first, again = tmp_path / "first", tmp_path / "again"
+    for path in ("checkpoints/s0/sources/0/0", "late/s0/.batch=3.epoch=2.tmp", "bad/s0.max"):
+        (first / path).parent.mkdir(parents=True, exist_ok=True)
+        (first / path).write_text(path)
+    mirror = FolderMirror(StoreDoor(lambda: store), "run-1", first, ("checkpoints/s0/sources", "late/s0", "bad/s0.max"))
+    mirror.sync()
+    (first / "bad/s0.max").write_text("99")
+    mirror.sync()
+    found = run(store, kept.list_files("run-1"))
+    assert len(found) == 3
+    assert run(store, kept.get_file("run-1", "bad/s0.max", found["bad/s0.max"])) == b"99"
+    sink, plan = asset_id("out"), SinkPlan(batch=7, committed=6, metadata="whose", plans={6: "six", 7: "seven"})
+    run(store, kept.put_plan("run-1", sink, plan))
+    run(store, kept.put_plan("run-1", sink, plan))
+    make_again(again / "out", again / "gaps", run(store, kept.last_plan("run-1", sink)))
+    assert sink_plan(again / "out", again / "gaps") == plan
+
+
+def test_chunks_of_a_checkpoint_go_where_peace_says_when_it_says_so(hdfs: Hdfs, store: HadoopStore):
+    """Real blocks on real data nodes, compared with what was asked."""
+    nodes = [hdfs.data_address(name) for name in hdfs.names]
+    servers = "\n".join(f'd{i} = {{ rack = "r{i % 2}", data_node = "{node}" }}' for i, node in enumerate(nodes))
+    model = read_model(
+        'replicas = ["anywhere", "anywhere"]\n[switches.one]\n'
+        + "".join(f'[racks.r{i}]\nswitch = "one"\nsend = 4\nreceive = 2\n' for i in range(2))
+        + f'[servers]\n{servers}\nn0 = {{ rack = "r0", receive = 0 }}\n'
+    )
+    desk, members = PeaceDesk(model, seed=3), frozenset(("n0",))
+    peace = PeaceWriter(
+        Name("n0"), lambda: Name("n0"),
+        lambda name, body: desk.answer(body, 1, members, time.monotonic_ns()), lambda text: None,
+    )  # fmt: skip
+    placing = HadoopStore(f"{hdfs.url}/store", {"fs.defaultFS": hdfs.url}, favoured=peace.favoured)
+    try:
+        service = IoService(placing, gate=peace)
+        peace.open(4)
+        keys = [f"checkpoint/u0-1/pages-{i}" for i in range(4)]
+        service._do(All([PutNew(key, [bytes(MB)]) for key in keys]), None)
+        asked = {key: peace.favoured(key) for key in keys}
+        assert all(len(set(nodes)) == 2 for nodes in asked.values())
+        elsewhere = sum(differ(asked[key], placing.block_nodes(key)) for key in keys)
+        assert elsewhere <= 1, "favored nodes are a wish, which an idle store grants"
+    finally:
+        peace.stop()
+        placing.close()

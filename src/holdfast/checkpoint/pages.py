@@ -79,14 +79,18 @@ class PageTable:
 
 
 class PageStreams:
-    """The pages of a snapshot as several streams of chunks, one for each writer, which any threads may walk."""
+    """The pages of a snapshot as several streams of chunks, one for each writer, which any threads may walk. `even`:
+    each has its share, however fast the others are; else whoever is faster gets more."""
 
-    def __init__(self, snapshot: Snapshot, writers: int, stage_bytes: int = STAGE_BYTES) -> None:
+    def __init__(self, snapshot: Snapshot, writers: int, stage_bytes: int = STAGE_BYTES, *, even: bool = False) -> None:
         self.snapshot = snapshot
         self._at_once = max(1, stage_bytes // snapshot.pool.page_bytes)
         stages = -(-len(snapshot) // self._at_once)
         #: No more files than there is something to put into.
         self.writers = min(writers, stages)
+        self._share = -(-stages // self.writers) if even and self.writers else 0
+        if self._share:
+            self.writers = -(-stages // self._share)
         self._next = itertools.count()  # `next` of it is one step, whichever thread asks
         self._done = np.zeros(stages + 1, bool)
         self._file = np.zeros(len(snapshot), np.int64)
@@ -97,7 +101,9 @@ class PageStreams:
     def stream(self, writer: int) -> Iterator[memoryview]:
         pool = self.snapshot.pool
         buffer = np.empty(self._at_once * pool.page_words, np.int64)
-        while (stage := next(self._next)) < len(self._done) - 1:
+        mine = itertools.count(writer * self._share) if self._share else self._next
+        end = min((writer + 1) * self._share, len(self._done) - 1) if self._share else len(self._done) - 1
+        while (stage := next(mine)) < end:
             start = stage * self._at_once
             stop = min(len(self.snapshot), start + self._at_once)
             copy_out(self.snapshot, start, stop, buffer, self._digest)

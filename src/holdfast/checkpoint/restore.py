@@ -33,6 +33,25 @@ PART_BYTES_MAX = 1 << 32
 BadCheckpoint = Callable[[HeadEntry, HoldfastError], None]
 
 
+@dataclass
+class RestoreTimes:
+    """Seconds that the phases of a recovery took (sguard §6.1.4). The page table is rebuilt while pages are read."""
+
+    sequence: int = 0
+    state_bytes: int = 0
+    #: Until no earlier primary could add a checkpoint any more.
+    claim_s: float = 0.0
+    #: Manifest, pages and parts, with every checksum, and the page table.
+    read_s: float = 0.0
+    #: Until the operator has found its maps and lists in the pages.
+    maps_s: float = 0.0
+    #: Batches that came after the checkpoint: how many, to read them from the log, and the shard's CPU until it had
+    #: taken them.
+    log_batches: int = 0
+    log_s: float = 0.0
+    step_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class RestoredState:
     """A state that has come back, and what the next incremental checkpoint builds on."""
@@ -44,6 +63,7 @@ class RestoredState:
     kept: BuiltOn
     #: Newer ones that could not be used: (sequence, why).
     passed_over: list[tuple[int, str]] = field(default_factory=list)
+    times: RestoreTimes = field(default_factory=RestoreTimes)
 
 
 def read_manifest(shard: Asset, entry: HeadEntry) -> Steps[CheckpointManifest]:

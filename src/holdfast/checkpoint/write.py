@@ -83,6 +83,7 @@ class PagedJob:
         suspended_ns: int = 0,
         writers: int = WRITERS,
         stage_bytes: int = STAGE_BYTES,
+        even: bool = False,
     ) -> None:
         self._shard, self._snapshot, self._meta, self._fit, self._stand = shard, snapshot, meta, fit, stand
         self._base = base
@@ -90,13 +91,18 @@ class PagedJob:
         self._now_ms = now_ms
         self._taken_ms = now_ms()
         self._suspended_ns = suspended_ns
-        self._streams = PageStreams(snapshot, writers, stage_bytes)
+        self._streams = PageStreams(snapshot, writers, stage_bytes, even=even)
         self._table: PageTable | None = None
 
     @property
     def nbytes(self) -> int:
         """Of pages that will be written: what Peace has to find room for."""
         return self._snapshot.nbytes
+
+    @property
+    def writers(self) -> int:
+        """Files of pages."""
+        return self._streams.writers
 
     def files(self, sequence: int) -> list[tuple[str, object]]:
         pages = [(f"{sequence}/pages-{i}", self._streams.stream(i)) for i in range(self._streams.writers)]

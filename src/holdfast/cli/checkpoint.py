@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.checkpoint import inspect
+from holdfast.checkpoint.go_back import go_back
 from holdfast.checkpoint.head import HeadEntry, ShardHead
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
 from holdfast.errors import ConfigError
-from holdfast.model.ids import asset_id
+from holdfast.model.ids import Asset, asset_id
+from holdfast.runtime.stable import batches
 from holdfast.store import IoService, open_store
 
 from .runs import JsonOption, say
@@ -60,15 +62,20 @@ def checkpoint() -> None:
     """
 
 
-@contextmanager
-def _service(url: str, settings: list[str] | None, limit_s: float) -> Iterator[IoService]:
+def read_settings(given: list[str] | None) -> dict[str, str]:
+    """Of the store's client, from the command line."""
     pairs: dict[str, str] = {}
-    for one in settings or []:
+    for one in given or []:
         key, equals, value = one.partition("=")
         if not equals or not key:
             raise ConfigError("a --setting is not KEY=VALUE", detail=f"It starts with {key!r}.")
         pairs[key] = value
-    service = IoService(open_store(url, pairs), stall_s=limit_s, again_s=limit_s)
+    return pairs
+
+
+@contextmanager
+def _service(url: str, settings: list[str] | None, limit_s: float) -> Iterator[IoService]:
+    service = IoService(open_store(url, read_settings(settings)), stall_s=limit_s, again_s=limit_s)
     try:
         yield service
     finally:
@@ -265,6 +272,56 @@ def verify(
         typer.echo(f"there are no checkpoints in {store}")
     if any(one["damaged"] for one in told):
         raise typer.Exit(1)
+
+
+@app.command("restore")
+def restore(
+    store: StoreArgument,
+    shard: ShardArgument,
+    number: Annotated[int, typer.Argument(help="Number of the checkpoint to go on from.")],
+    setting: SettingOption = None,
+    timeout: LimitOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a shard go on from an older checkpoint: newer ones are set aside, and the next restore takes this one.
+
+    Stop the run first: a node that runs the shard adds newer checkpoints, and its own state is not changed by this.
+    Then `holdfast run DIRECTORY` goes on from there, and the rows since are read from the log of the stages. It is
+    refused where that would not give the same result again: if the shard has consumed rows of another shard since, if
+    rows were set aside, or if a gap came. Every page of the checkpoint is read and checked first.
+
+    Examples:  holdfast checkpoint restore file:///var/holdfast talkers-0 11
+    """
+    name = asset_id(shard)
+    with _service(store, setting, timeout) as service:
+        head = service.run(inspect.head_of(name))
+        seen = service.run(inspect.verify(head, inspect.entry_of(head, number)))
+        if seen.why or seen.collected:
+            raise ConfigError(
+                f"{shard} cannot go back to checkpoint {number}", detail=seen.why or "It was collected meanwhile."
+            )
+        _check_logged(service, name, head, number)
+        entry, aside = service.run(go_back(name, number))
+    if as_json:
+        say({"shard": shard, "number": entry.sequence, "set_aside": list(aside)})
+    elif aside:
+        typer.echo(f"{shard} goes on from checkpoint {number}; set aside: {', '.join(map(str, sorted(aside)))}")
+    else:
+        typer.echo(f"{number} is the newest good checkpoint of {shard} already")
+
+
+def _check_logged(service: IoService, shard: Asset, head: ShardHead, number: int) -> None:
+    """What came after that checkpoint must still be in the logs of the stages."""
+    manifest = service.run(read_manifest(shard, inspect.entry_of(head, number)))
+    newest = head.good[0].batches if head.good else {}
+    for edge, batch in manifest.stand.batches.items():
+        stage = asset_id(edge.partition(">")[0])
+        first = service.run(batches.first_kept(manifest.fit.deployment, stage))
+        if newest.get(edge, batch) > batch and (first is None or first > batch + 1):
+            raise ConfigError(
+                f"{shard} cannot go back to checkpoint {number} exactly",
+                detail=f"Batches of {stage} after {batch} are not in its log any more. Nothing was changed.",
+            )
 
 
 @app.command("delete")

@@ -1,7 +1,8 @@
-"""`holdfast peace plan`: what a set of write requests would get in a network model. Nothing is written."""
+"""`holdfast peace plan` and `calibrate`: what requests would get in a network model, and what to write into it."""
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -13,18 +14,16 @@ from rich.table import Table
 
 from holdfast.errors import ConfigError
 from holdfast.peace import Forecast, NetworkModel, forecast, read_model
+from holdfast.runtime.config import size_bytes
 
+from .calibrate import calibrate, check_sizes
+from .checkpoint import SettingOption, read_settings
 from .runs import JsonOption, say
 
 app = typer.Typer(no_args_is_help=True, help="Who may write to the store when, and where the replicas go.")
 #: A model of 100,000 servers has some 3 MB.
 MODEL_BYTES_MAX = 64_000_000
 CHUNKS_MAX = 1_000_000
-
-
-@app.callback()
-def _peace() -> None:
-    """Keeps `plan` a command of its own while it is the only one."""
 
 
 @app.command("plan")
@@ -61,6 +60,41 @@ def plan(
         say(_as_json(found, requests))
     else:
         _print(found, requests, network)
+
+
+@app.command("calibrate")
+def calibrate_command(
+    store: Annotated[str, typer.Argument(metavar="URL", help="The store: hdfs://name-node/path, s3://bucket/path.")],
+    chunk: Annotated[str, typer.Option(help="Size of a chunk; nodes have the setting `peace_chunk`.")] = "64 MB",
+    writers: Annotated[int, typer.Option(help="At most so many writers at once.")] = 8,
+    setting: SettingOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what this machine can send and what one data node can take, in chunks at a time.
+
+    Writes chunks with 1, 2, 4, ... writers at once and deletes them. Run it where a node runs, while nothing else
+    writes; what else uses network or disks counts in. For a store that cannot be told where to write (S3) only the
+    total is measured: it is `receive` of [store].
+
+    Examples:  holdfast peace calibrate hdfs://name-node/scratch
+               holdfast peace calibrate hdfs://name-node/scratch --chunk "16 MB" --writers 4 --json
+    """
+    nbytes = size_bytes(chunk, "chunk")
+    check_sizes(nbytes, writers)
+    with tempfile.TemporaryDirectory(prefix="holdfast-calibrate-") as scratch:
+        found = calibrate(store, read_settings(setting), nbytes, writers, Path(scratch) / "store.log")
+    if as_json:
+        say(found)
+        return
+    for what, totals in (("sent from here", found["sent"]), ("taken by one data node", found.get("taken", {}))):
+        for count, total in totals.items():
+            typer.echo(f"{what}, {_count(count, 'writer')}: {total / 1e6:.1f} MB/s")
+    typer.echo("")
+    if "receive" in found:
+        typer.echo(f"send = {found['send']}\nreceive = {found['receive']}")
+        typer.echo(f"# a timestep is about {found['timestep_s']:.1f} s; a link gets what it carries in that time")
+    else:
+        typer.echo(f"# in [store], if this machine alone can use it up\nreceive = {found['send']}")
 
 
 def _read(path: Path) -> str:

@@ -7,7 +7,8 @@ that a node could write there, so epochs are taken from wherever a later one may
 under an earlier one cannot claim anything any more.
 
 Spark's own checkpoints, and rows that were set aside, are files. Where the store is a folder, they are in it from the
-beginning, and the run's directory has links to them.
+beginning, and the run's directory has links to them. In any other store a copy of what is needed of them is put before
+it counts (`runtime/stable/kept.py`), and brought back here.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ from holdfast.checkpoint.keys import HEADS, shard_of_head
 from holdfast.checkpoint.look import heads_of
 from holdfast.errors import ConfigError
 from holdfast.model import found
+from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, ledger_of, name_of
-from holdfast.model.parts import CommitRecord, LedgerPage
+from holdfast.model.parts import GAPS, CommitRecord, LedgerPage
 from holdfast.model.plan import Plan
+from holdfast.model.protection import MODES
 from holdfast.model.record import Place, Record, first_record
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import Journal, write_whole
 from holdfast.runtime.node.past import Past
-from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.description import RunDescription
 from holdfast.runtime.stable.door import StoreDoor
-from holdfast.store import IoService
+from holdfast.spark.checkpoint import make_again
 from holdfast.store.plan import ListKeys, Steps
+from holdfast.store.service import IoService
+from holdfast.store.url import is_folder
 
 from .runs import RunFile
 
@@ -128,9 +133,9 @@ def _run(settings: dict[str, Any], scratch: Path, plan: Steps[Any]) -> Any:
 
 def link_files(directory: Path, store: str, deployment: str) -> None:
     """Where the store is a folder, files that must outlive the run's directory are in it."""
-    parts = urlsplit(store)
-    if parts.scheme != "file":
+    if not is_folder(store):
         return
+    parts = urlsplit(store)
     for name in FILES:
         kept = Path(unquote(parts.path)) / "run" / "files" / deployment / name
         try:
@@ -170,6 +175,9 @@ def rebuild(
         _check(known, settings)
         settings = {**known.settings, **settings}
         plan = _files_of(directory, known, settings["store"])
+        check_kept(plan, settings, has_disks=False)
+        if not is_folder(settings["store"]):
+            _bring_files(directory, plan, service)
         commits = service.run(_commits(plan))
         check_not_followed(settings, directory)
         epochs = {shard: head.epoch for shard, head in service.run(heads_of(plan.topology.shard)).items()}
@@ -181,10 +189,40 @@ def rebuild(
     return known, plan, settings
 
 
+def _bring_files(directory: Path, plan: Plan, service: IoService) -> None:
+    """What the stages had put into the store of their files, and the checkpoints of the sinks."""
+    for path, nbytes in service.run(kept.list_files(plan.query)).items():
+        file = directory / path
+        if not file.resolve().is_relative_to(directory.resolve()):
+            raise ConfigError(f"the store has a file that is none of this run: {path!r}", hint="Who put it there?")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, service.run(kept.get_file(plan.query, path, nbytes)))
+    for stage in plan.stages:
+        found = service.run(kept.last_plan(plan.query, stage.id)) if stage.kind == "sink" else None
+        if found is not None:
+            make_again(directory / "checkpoints" / stage.id, directory / GAPS / stage.id, found)
+
+
+def check_kept(plan: Plan, settings: dict[str, Any], *, has_disks: bool) -> None:
+    """Everything was killed: whatever promises to keep its state must have it in the store, and without the ledgers'
+    disks every stage needs its log there."""
+    for name, protection in plan.protections(_core(settings).protection).items():
+        if not protection.is_stored and (MODES[protection.mode].has_backup or not has_disks):
+            raise ConfigError(
+                f"{plan.pipeline} cannot go on: the state of {name} is lost",
+                detail=f'It says checkpoint="none" in mode {protection.mode}, so nothing of it is in the store.',
+                hint='--fresh starts anew. With checkpoint="auto" it could have gone on.',
+            )
+
+
+def _core(settings: dict[str, Any]) -> Config:
+    given = {**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}
+    return make_config(given, "--resume").core()
+
+
 def _first_record(plan: Plan, names: tuple[Name, ...], settings: dict[str, Any]) -> Record:
     """As the nodes made it, if none of them came to write a later one."""
-    config = make_config({**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--resume")
-    return first_record(plan.topology, names, config.core().protection, plan.modes)
+    return first_record(plan.topology, names, own=plan.protections(_core(settings).protection))
 
 
 def first_journals(
@@ -207,13 +245,6 @@ def _commits(plan: Plan) -> Steps[dict[Asset, CommitRecord]]:
 
 def _check(known: RunDescription, settings: dict[str, Any]) -> None:
     """Nothing is made before this holds."""
-    if urlsplit(settings["store"]).scheme != "file":
-        raise ConfigError(
-            f"{known.pipeline} cannot go on without its directory",
-            detail="Spark's own checkpoints were in it. A store has them only if it is a folder; "
-            f"this is {settings['store']}.",
-            hint="Put the run's directory back, and give only that.",
-        )
     if not Path(known.cwd).is_dir():
         raise ConfigError(
             f"{known.cwd} is not there",

@@ -32,7 +32,7 @@ from .alone import run_alone
 from .control import has_finished, unfinished
 from .home import RunHome
 from .planning import check_file, plan_file
-from .resume import check_not_followed, check_unused, describe, link_files, rebuild, withdraw
+from .resume import check_kept, check_not_followed, check_unused, describe, link_files, rebuild, withdraw
 from .runs import RUNS, RunFile, process_started, read_run
 
 WARM_LIMIT_S = 600
@@ -128,6 +128,7 @@ def go_on(
     try:
         plan = read_plan(home.path / "plan.json")
         check_not_followed(before.settings, home.path)
+        check_kept(plan, before.settings, has_disks=True)
         names: list[str] = sorted(before.endpoints)
         return restart_nodes(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
     except BaseException:
@@ -212,6 +213,7 @@ def _start(
         link_files(directory, settings["store"], query)
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
+    plan.check_store(has_store=bool(settings.get("store")))
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")
@@ -301,6 +303,8 @@ def node_settings(options: RunOptions) -> dict[str, Any]:
             if key in OWN_SETTINGS:
                 raise ConfigError(f"--set {key}: `holdfast run` sets this itself")
         found |= given
+    if isinstance(found.get("network_model"), str) and found["network_model"]:
+        found["network_model"] = str(Path(found["network_model"]).resolve())  # nodes start elsewhere
     if isinstance(found.get("conf", {}), dict):
         found["conf"] = conf | found.get("conf", {})
     make_config({**found, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--set")

@@ -135,6 +135,8 @@ class HandOver:
         runner = self.host.runners.get(copy.id)
         if runner is not None:
             runner.on_heard(edge, commit, now_ns, ready)
+        else:
+            self.host.restores.hear(copy.id, edge, commit)
 
     def on_again(self, now_ns: int, ready: Ready) -> None:
         """Step what was sealed: the driver, which has been told that it is, need not wait for it."""

@@ -250,10 +250,11 @@ class Host:
             return
         for edge, block in sealed:
             ready.notes.append(notes.Sealed(shard, edge, self.seat, block))
-        self.restores.forget(shard)
+        heard = self.restores.end(shard)
         ready.notes.append(notes.Restored(shard, self.seat, epoch, tuple(copy.positions().items())))
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
+        self.runners[shard].on_all_heard(heard, now_ns, ready)
         self.lookups.look(copy, ready)
 
     def _forget(self, shard: Asset, ready: Ready) -> None:
@@ -336,9 +337,8 @@ class Host:
             self.runners[message.shard].on_checkpoint_wanted(ready)
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
-        runner = self.runners.get(Asset(message.consumer))
-        if runner is not None:
-            runner.on_here(message, now_ns, ready)
+        if Asset(message.consumer) in self.runners:
+            self.runners[Asset(message.consumer)].on_here(message, now_ns, ready)
 
     # --- captures
 

@@ -14,6 +14,7 @@ from holdfast.core.tickets import Tickets
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Edge, Seat
+from holdfast.model.store_notes import LookedUp
 
 
 class Lookups:
@@ -78,6 +79,8 @@ class Lookups:
         self.look(copy, ready)
         if sealed:
             self.has_input(copy.id, now_ns, ready)
+        if sealed and inbox.owed is None:
+            ready.notes.append(LookedUp(copy.id, edge))
 
 
 class _Lookup:

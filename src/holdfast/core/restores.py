@@ -12,7 +12,8 @@ from holdfast.core.ready import Done, LoadCheckpoint, Ready
 from holdfast.core.tickets import Tickets
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Asset
+from holdfast.model.ids import Asset, Edge
+from holdfast.model.parts import CommitRecord
 
 
 class Restores:
@@ -32,6 +33,19 @@ class Restores:
         self.forget(shard)
         self._open[shard] = waiting = _Restore(self, shard, epoch)
         waiting.ask(ready)
+
+    def hear(self, shard: Asset, edge: Edge, commit: CommitRecord | None) -> None:
+        """A stage has spoken, under the present place, to a shard that does not run yet. It may have ended with that,
+        so whoever runs the shard has to know it."""
+        waiting = self._open.get(shard)
+        if waiting is not None and (commit is not None or edge not in waiting.heard):
+            waiting.heard[edge] = commit
+
+    def end(self, shard: Asset) -> dict[Edge, CommitRecord | None]:
+        """It runs now; what stages have said meanwhile."""
+        heard = self._open[shard].heard
+        self.forget(shard)
+        return heard
 
     def forget(self, shard: Asset) -> None:
         waiting = self._open.pop(shard, None)
@@ -62,7 +76,7 @@ class Restores:
 class _Restore:
     """Waits for one answer of the store."""
 
-    __slots__ = ("again_ns", "epoch", "restores", "shard", "ticket", "told")
+    __slots__ = ("again_ns", "epoch", "heard", "restores", "shard", "ticket", "told")
 
     def __init__(self, restores: Restores, shard: Asset, epoch: int) -> None:
         self.restores = restores
@@ -72,6 +86,8 @@ class _Restore:
         #: When to ask again, once it has refused; and whether that was told.
         self.again_ns = 0
         self.told = False
+        #: The last commit that the stage of an edge has told meanwhile.
+        self.heard: dict[Edge, CommitRecord | None] = {}
 
     def ask(self, ready: Ready) -> None:
         self.ticket = self.restores.tickets.issue(self, long=True)

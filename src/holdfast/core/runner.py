@@ -174,6 +174,11 @@ class Runner:
         if self.copy.landing or self.copy.replays:
             self._bound(edge, to, now_ns, ready)
 
+    def on_all_heard(self, heard: dict[Edge, CommitRecord | None], now_ns: int, ready: Ready) -> None:
+        """The same, of what was said before this copy ran."""
+        for edge, commit in heard.items():
+            self.on_heard(edge, commit, now_ns, ready)
+
     def _bound(self, edge: Edge, to: int, now_ns: int, ready: Ready) -> None:
         self.bounds[edge] = max(to, self.bounds.get(edge, 0))
         self.outlet.bound = max(self.bounds.values())

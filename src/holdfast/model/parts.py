@@ -140,3 +140,17 @@ class GapFound(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Also where it is kept, under the directory of the run."""
         return f"{GAPS}/{self.consumer}/{self.edge}@{self.position}.json"
+
+
+class SinkPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Spark's own files of a sink, as texts."""
+
+    batch: int
+    #: The last batch that Spark has committed; -1: none.
+    committed: int
+    #: `metadata`, which says whose checkpoint it is.
+    metadata: str
+    #: `offsets/<k>` of this batch and of the one before it.
+    plans: dict[int, str]
+    #: Files with gaps that it has come past.
+    gaps: dict[str, str] = {}

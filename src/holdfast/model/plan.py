@@ -17,8 +17,10 @@ import hashlib
 
 import msgspec
 
+from holdfast.errors import ConfigError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.ids import Asset, Edge, shard_edge, shard_id
+from holdfast.model.protection import Protection
 from holdfast.model.topology import Topology
 
 _SHIFT = 1 << 60
@@ -75,6 +77,9 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # "aggregate" | "count_window" | "join"
     shards: int
     mode: str
+    #: What of it is kept in the store, and how often in nanoseconds; "auto" and 0: as the nodes' settings say.
+    checkpoint: str = AUTO
+    checkpoint_ns: int = 0
     inputs: tuple[InputPlan, ...]
     #: See `operators/build.py`, which makes the operator from it.
     settings: dict
@@ -82,6 +87,12 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     output: bytes
     #: Operators that consume it directly, shard to shard, in port order: (operator, input number, shards, by).
     feeds: tuple[tuple[str, int, int, tuple[str, ...]], ...] = ()
+
+    def protection(self, default: Protection) -> Protection:
+        mode = default.mode if self.mode == AUTO else self.mode
+        checkpoint = default.checkpoint if self.checkpoint == AUTO else self.checkpoint
+        every_ns = self.checkpoint_ns or default.checkpoint_ns
+        return msgspec.structs.replace(default, mode=mode, checkpoint=checkpoint, checkpoint_ns=every_ns)
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +140,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def operator(self, name: str) -> OperatorPlan:
         return next(o for o in self.operators if o.name == name)
 
-    @property
-    def modes(self) -> dict[str, str]:
-        """The mode in which each operator starts that names one."""
-        return {operator.name: operator.mode for operator in self.operators if operator.mode != AUTO}
+    def protections(self, default: Protection) -> dict[str, Protection]:
+        """How each operator is protected at the beginning: as the nodes' settings say, but for what it says itself."""
+        return {operator.name: operator.protection(default) for operator in self.operators}
+
+    def check_store(self, *, has_store: bool) -> None:
+        """What is to be kept in a store needs one."""
+        for operator in self.operators:
+            if operator.checkpoint not in (AUTO, "none") and not has_store:
+                raise ConfigError(
+                    f'{operator.name}: checkpoint="{operator.checkpoint}" needs a store, and this run has none',
+                    hint="Give one with --store (for `holdfast node`: the setting `store`), or leave out checkpoint.",
+                )
 
     def stage(self, id: Asset) -> StagePlan:
         return next(s for s in self.stages if s.id == id)

@@ -8,7 +8,6 @@ batch can be committed with holders that the record has replaced meanwhile.
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.model.ids import Asset, Consumer, Name, Seat, asset_id, disk_seat, is_ledger, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
@@ -110,15 +109,16 @@ def first_record(
     topology: Topology,
     names: tuple[Name, ...],
     protection: Protection | None = None,
-    modes: dict[str, str] | None = None,
+    own: dict[str, Protection] | None = None,
 ) -> Record:
-    """The record a pipeline starts with: shards and their backups dealt out round the ring, all empty and in step."""
+    """The record a pipeline starts with: shards and their backups dealt out round the ring, all empty and in step.
+    Operators are protected as `protection` says, but for those that have settings of their own."""
     ring = sorted(names)
     count = len(ring)
     places: dict[Asset, Place] = {}
     operators = sorted({operator_of(shard) for shard in topology.shard})
-    protection, modes = protection or Protection(), modes or {}
-    chosen = {name: replace(protection, mode=modes.get(name, protection.mode)) for name in operators}
+    protection, own = protection or Protection(), own or {}
+    chosen = {name: own.get(name, protection) for name in operators}
     for i, shard in enumerate(topology.shards):
         mode = chosen[operator_of(shard.id)].mode
         shift = 1 + (i // count) % (count - 1) if count > 1 and MODES[mode].has_backup else 0

@@ -39,7 +39,6 @@ class Restored(Note, frozen=True):
     """A shard goes on from a checkpoint that has consumed this much of every input."""
 
     checked = True
-    told = Told("restored", "{seat} goes on with {shard} from its newest checkpoint.")
     shard: Asset
     seat: Seat
     epoch: int
@@ -54,6 +53,14 @@ class RestoreFailed(Note, frozen=True):
     shard: Asset
     epoch: int
     why: str
+
+
+class LookedUp(Note, frozen=True):
+    """The batches of an edge that count and never came here were had from the log, and there are no more of them."""
+
+    checked = False
+    shard: Asset
+    edge: Edge
 
 
 class LookupFailed(Note, frozen=True):

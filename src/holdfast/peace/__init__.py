@@ -1,10 +1,11 @@
 """Peace: who may write to the store when, and through which servers, so that writers do not slow each other down.
 
 sguard §5. `model.py` is the network as an administrator describes it, `tree.py` the same for the scheduler, `chain.py`
-places one chunk (algorithm 1), `machine.py` is the coordinator's side, `forecast.py` plays a set of requests through
-it. Nothing here reads a file, a clock or a socket.
+places one chunk (algorithm 1), `machine.py` is the coordinator's side, `desk.py` what it answers, `forecast.py` plays a
+set of requests through it. Nothing here reads a file, a clock or a socket.
 """
 
+from holdfast.peace.desk import Desk, WriteAnswer, WriteQuestion
 from holdfast.peace.forecast import Forecast, ForecastRow, forecast
 from holdfast.peace.machine import (
     Answers,
@@ -22,6 +23,7 @@ __all__ = [
     "Answers",
     "Denial",
     "Denied",
+    "Desk",
     "Forecast",
     "ForecastRow",
     "Granted",
@@ -31,6 +33,8 @@ __all__ = [
     "PeaceSettings",
     "Postponed",
     "Where",
+    "WriteAnswer",
+    "WriteQuestion",
     "forecast",
     "read_model",
 ]

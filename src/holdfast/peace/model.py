@@ -53,6 +53,8 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     #: Chunks per timestep that it can send, and that it can take onto its disk.
     send: int | None = None
     receive: int | None = None
+    #: The data node of HDFS on it, "host:port"; where real blocks shall go.
+    data_node: str | None = None
 
 
 class StoreEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,7 +210,7 @@ def _complete(name: str, server: ServerEntry, rack: RackEntry, *, placed: bool) 
     _check_there(who, "send", send)
     if placed:
         _check_there(who, "receive", receive)
-    return ServerEntry(rack=server.rack, send=send, receive=receive if placed else 0)
+    return msgspec.structs.replace(server, send=send, receive=receive if placed else 0)
 
 
 def _replicas(given: object, store: StoreEntry | None) -> tuple[Where, ...]:

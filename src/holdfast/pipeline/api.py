@@ -16,11 +16,13 @@ from holdfast.pipeline import durations
 from holdfast.pipeline.arguments import (
     caller,
     check_bad_rows_max,
+    check_checkpoint,
     check_how,
     check_mode,
     check_shards,
     check_steps,
     check_window,
+    checkpoint_ns,
     idle_ns,
     interval,
     join_keys,
@@ -274,12 +276,15 @@ class Stream:
         name: str | None = None,
         shards: int | None = None,
         mode: str = "auto",
+        checkpoint: str = "auto",
+        checkpoint_every: Duration | None = None,
     ) -> Stream:
         """Pairs of rows with equal keys whose times fit: at most `within` apart, or in the same tumbling `window`.
 
         on: a column of both sides, or pairs (left, right), or a list of either. within=("0s", "10s"): the right row
         comes 0 to 10 s after the left one. how: "inner" or "left_outer". where: a further condition on both rows, in
-        SQL. Columns of the right side whose names the left one has too come out with `right_` before them.
+        SQL. Columns of the right side whose names the left one has too come out with `right_` before them. mode,
+        checkpoint, checkpoint_every: as for `agg`.
         """
         _need_stream(other, self.pipeline, "join")
         what = f"join {name}" if name else "join"
@@ -304,6 +309,8 @@ class Stream:
             where_sql=need_text(where, f"{name}: where"),
             shards=check_shards(shards, name),
             mode=check_mode(mode, name),
+            checkpoint=check_checkpoint(checkpoint, name),
+            checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
         )
         return self._add(node)
 
@@ -371,10 +378,16 @@ class Windowed:
         name: str | None = None,
         shards: int | None = None,
         mode: str = "auto",
+        checkpoint: str = "auto",
+        checkpoint_every: Duration | None = None,
         overflow: str = "error",
         **aggs: AggCall,
     ) -> Stream:
-        """One row per window and group: window_start, window_end, the keys, and these aggregates."""
+        """One row per window and group: window_start, window_end, the keys, and these aggregates.
+
+        mode: what happens when a node fails. checkpoint: "paged" keeps the state in the run's store as well, beside any
+        mode; "none" does not; "auto": it is kept if the run has a store. checkpoint_every="10 s": how often.
+        """
         stream = self.stream
         name = stream._name(name, "by_" + "_".join(self.keys) if self.keys else "all")
         if not aggs:
@@ -404,6 +417,8 @@ class Windowed:
             overflow=overflow,
             shards=check_shards(shards, name) if self.keys else 1,
             mode=check_mode(mode, name),
+            checkpoint=check_checkpoint(checkpoint, name),
+            checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
         )
         return stream._add(node)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.model.plan import AUTO, WINDOWS_MAX
-from holdfast.model.protection import MODES
+from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PERIOD_NS_MAX
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
@@ -157,6 +157,34 @@ def check_mode(mode: str, name: str) -> str:
             hint=f"There are {known}, and {AUTO!r}: what the nodes' setting `mode` says (passive by default).",
         )
     return mode
+
+
+def check_checkpoint(checkpoint: str, name: str) -> str:
+    if not isinstance(checkpoint, str) or checkpoint not in (AUTO, *CHECKPOINTS):
+        raise ConfigError(
+            f"{name}: checkpoint={checkpoint!r} is not known",
+            detail=f"At {caller()}.",
+            hint=f"There are {', '.join(map(repr, CHECKPOINTS))}, and {AUTO!r}: its state is kept if there is a store.",
+        )
+    return checkpoint
+
+
+def checkpoint_ns(checkpoint: str, every: Duration | None, name: str) -> int:
+    """0: as the nodes' settings say."""
+    if every is None:
+        return 0
+    found = 1_000 * durations.micros(every, f"{name}: checkpoint_every")
+    if checkpoint == "none":
+        raise ConfigError(
+            f'{name}: checkpoint_every is given, but checkpoint="none"',
+            detail=f"At {caller()}.",
+            hint="Leave out one of them.",
+        )
+    if not CHECKPOINT_NS_MIN <= found <= PERIOD_NS_MAX:
+        raise ConfigError(
+            f"{name}: checkpoint_every must lie between 10 ms and an hour", detail=f"At {caller()}: it is {every!r}."
+        )
+    return found
 
 
 def join_keys(on: object, what: str) -> tuple[tuple[str, str], ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.model.plan import AUTO
 from holdfast.pipeline import durations
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.graph import Aggregate, JoinOf, Session, Source, Stateful
@@ -71,6 +72,8 @@ def _operator(op: OperatorLayout, layout: Layout, outputs: dict[str, pa.Schema])
         "shards": op.shards,
         "ids": [f"{op.name}-0" if op.shards == 1 else f"{op.name}-0..{op.shards - 1}"],
         "mode": node.mode,
+        "checkpoint": node.checkpoint,
+        "checkpoint_every": durations.text(node.checkpoint_ns // 1_000) if node.checkpoint_ns else "",
         "inputs": [
             {
                 "from": i.source,
@@ -146,7 +149,9 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
 
 def _operator_lines(op: dict[str, Any]) -> list[str]:
     lines = [f"operator {op['name']}: {op['what']}"]
-    lines.append(f"  {op['shards']} shards {', '.join(op['ids'])}, mode {op['mode']}")
+    every = f" every {op['checkpoint_every']}" if op["checkpoint_every"] else ""
+    kept = f", checkpoint {op['checkpoint']}{every}" if every or op["checkpoint"] != AUTO else ""
+    lines.append(f"  {op['shards']} shards {', '.join(op['ids'])}, mode {op['mode']}{kept}")
     for given in op["inputs"]:
         way = "directly, shard to shard" if given["direct"] else "from Spark"
         by = f", cut by {', '.join(given['by'])}" if given["by"] else ""

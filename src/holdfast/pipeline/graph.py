@@ -91,6 +91,9 @@ class Stateful(GraphNode):
     name: str
     shards: int
     mode: str
+    #: What of it is kept in the store, and how often in nanoseconds (0: as the nodes' settings say).
+    checkpoint: str
+    checkpoint_ns: int
 
     @property
     def label(self) -> str:

@@ -151,6 +151,8 @@ class Planner:
             kind=kind,
             shards=node.shards,
             mode=node.mode,
+            checkpoint=node.checkpoint,
+            checkpoint_ns=node.checkpoint_ns,
             inputs=tuple(inputs),
             settings=settings,
             output=b"",

@@ -118,6 +118,11 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint_every: str = "10 s"
     #: How many checkpoints of a shard are kept there.
     checkpoints_kept: int = 3
+    #: File with a model of the network, the same on all nodes: then checkpoints are written when Peace says so, and
+    #: where (docs/peace.md). Empty: whenever they are due, and where the store puts them.
+    network_model: str = ""
+    #: With a network model, checkpoints are written in files of at most about this size: one chunk of Peace each.
+    peace_chunk: str = "64 MB"
 
     # --- Balance
     #: How often a node measures the load of its shards and tells the coordinator.
@@ -243,6 +248,15 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self.keep()
         if self.store:
             check_url(self.store)
+        if size_bytes(self.peace_chunk, "peace_chunk") < PEACE_CHUNK_MIN:
+            raise ConfigError(
+                "setting 'peace_chunk' is too small", detail=f"It is {self.peace_chunk}.", hint="Write 1 MB or more."
+            )
+        if self.network_model and not self.store:
+            raise ConfigError(
+                "setting 'network_model' needs a store",
+                hint="Peace orders what is written to one: set `store` as well.",
+            )
         if self.checkpoints_kept < 1:
             raise ConfigError(
                 "setting 'checkpoints_kept' is too small",
@@ -268,6 +282,10 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise ConfigError(
                 "setting 'state_limit' is too small", detail=f"{self.state_limit}; a page is {self.page}."
             )
+
+
+#: A chunk costs a round trip to the coordinator, and a file in the store.
+PEACE_CHUNK_MIN = 1_000_000
 
 
 def duration_ns(text: str, setting: str) -> int:

@@ -195,6 +195,7 @@ class Injector:
     def _crash_all(self, fault: Fault) -> None:
         for name in self.world.names:
             self.world.crash(name)
+        self.disturbances += len(self.world.names) - 1  # each of them is one: memory alone cannot outlive that
 
     def _stall(self, fault: Fault) -> None:
         self.world.stall(fault.node, fault.for_ms * MS, clock_stops=not fault.value)

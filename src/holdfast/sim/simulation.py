@@ -12,6 +12,7 @@ import traceback
 from random import Random
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.ready import Effect
 from holdfast.errors import InvariantError
@@ -19,7 +20,7 @@ from holdfast.model.block import WATERMARK_MAX, Row, Rows
 from holdfast.model.config import MS, SECOND, Config
 from holdfast.model.ids import Edge, Name
 from holdfast.model.notes import Missing, Note, StableAgain
-from holdfast.model.protection import MODES, OnFailure
+from holdfast.model.protection import MODES, OnFailure, Protection
 from holdfast.model.topology import Topology
 from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
@@ -46,6 +47,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     config: Config = Config()
     #: Modes of operators, where they are not the one in `config`.
     modes: dict[str, str] = {}
+    #: Nodes ask Peace before they write a checkpoint.
+    peaceful: bool = False
+    #: Operators of which nothing is kept in the store, where there is one.
+    unstored: tuple[str, ...] = ()
     costs: Costs = Costs()
     #: Length of the safety phase, and how long recovery may take after it.
     safety_ms: int = 2_000
@@ -65,6 +70,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     revive: bool = True
     #: False: stop after the safety phase (scenarios that break the promise on purpose).
     must_recover: bool = True
+
+    @property
+    def own(self) -> dict[str, Protection]:
+        """How operators are protected that have settings of their own."""
+        found = {name: replace(self.config.protection, mode=mode) for name, mode in self.modes.items()}
+        for name in self.unstored:
+            found[name] = replace(found.get(name, self.config.protection), checkpoint="none")
+        return found
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -115,7 +128,8 @@ class Simulation:
             costs=setup.costs,
             seed=setup.seed,
             window_ns=setup.window_ms * MS,
-            modes=setup.modes,
+            own=setup.own,
+            peaceful=setup.peaceful,
             resets=setup.resets,
             sum_max=setup.sum_max,
         )

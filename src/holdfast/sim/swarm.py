@@ -130,6 +130,8 @@ def stored(setup: Setup) -> Setup:
         setup,
         topology=replace(setup.topology, has_store=True),
         config=replace(setup.config, protection=protection),
+        unstored=_some(rng, setup) if rng.random() < 0.25 else (),
+        peaceful=rng.random() < 0.3,
         faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
         revive=True,
     )
@@ -138,8 +140,12 @@ def stored(setup: Setup) -> Setup:
 def fragile(setup: Setup) -> Setup:
     """The same schedule with operators that nobody backs up, so that a crash leaves a gap."""
     rng = Random(f"unprotected {setup.seed}")
+    return replace(setup, modes=dict.fromkeys(_some(rng, setup), "none"))
+
+
+def _some(rng: Random, setup: Setup) -> tuple[str, ...]:
     operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
-    return replace(setup, modes=dict.fromkeys(rng.sample(operators, rng.randrange(1, len(operators) + 1)), "none"))
+    return tuple(rng.sample(operators, rng.randrange(1, len(operators) + 1)))
 
 
 def rough(setup: Setup) -> Setup:

@@ -35,12 +35,14 @@ from holdfast.model.block import Row
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Address, Asset, Name, life_of, name_of
 from holdfast.model.messages import Fetch, FetchRefused, Message
+from holdfast.model.protection import Protection
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import ShardSpec, Topology
 from holdfast.sim.costs import Costs
 from holdfast.sim.network import Network
 from holdfast.sim.operators import SUM_MAX, Meter, Poison, WindowSum
+from holdfast.sim.peace import SimPeace
 from holdfast.sim.process import Process, VirtualDisk, Waiting
 from holdfast.sim.spill import LetterBox, SpillDisk, delay_ns
 from holdfast.sim.store import AnyStoreEffect, SimStore
@@ -63,9 +65,10 @@ class World:
         seed: int,
         window_ns: int,
         spares: tuple[Name, ...] = (),
-        modes: dict[str, str] | None = None,
+        own: dict[str, Protection] | None = None,
         resets: bool = False,
         sum_max: int = SUM_MAX,
+        peaceful: bool = False,
     ) -> None:
         self.topology = topology
         self.names = (*names, *spares)
@@ -81,9 +84,11 @@ class World:
         self.spill_rng = Random(f"spill {seed}")
         self.store_rng = Random(f"store {seed}")
         self.store = SimStore()
+        #: Who says when checkpoints may be written; None: nobody is asked.
+        self.peace = SimPeace(self.names, seed, self.call, lambda: self.now_ns, self.node) if peaceful else None
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
-        self.first: Record = first_record(topology, names, config.protection, modes)
+        self.first: Record = first_record(topology, names, config.protection, own)
         self.now_ns = 0
         self.events = 0
         self.processes: dict[Address, Process] = {}
@@ -423,12 +428,20 @@ class World:
 
     def _ask_store(self, process: Process, effect: AnyStoreEffect) -> None:
         """It is done at some moment before the answer comes, whatever becomes of whoever asked; or when it comes."""
+        peace = self.peace
+        if peace is not None and isinstance(effect, PutCheckpoint):
+            peace.ask(process, lambda request: self._begin(process, effect, lambda: peace.over(process, request)))
+        else:
+            self._begin(process, effect)
+
+    def _begin(self, process: Process, effect: AnyStoreEffect, then: Callable[[], None] = lambda: None) -> None:
         wait_ns = store_delay_ns(self.store_rng, self.costs.sync_ns)
         if self.store_rng.random() < 0.5:
             done = self.store.do(effect)
             self.call(wait_ns, lambda: self._store_answers(process, done))
         else:
             self.call(wait_ns, lambda: self._store_does(process, effect))
+        self.call(wait_ns, then)
 
     def _store_does(self, process: Process, effect: AnyStoreEffect) -> None:
         if process.alive or self.store_rng.random() < 0.5:

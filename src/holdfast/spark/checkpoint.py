@@ -29,7 +29,7 @@ import uuid
 from pathlib import Path
 
 from holdfast.errors import ConfigError
-from holdfast.model.parts import CommitRecord
+from holdfast.model.parts import CommitRecord, SinkPlan
 
 _COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
 _NAMESPACE = uuid.UUID("6f1c27d4-90a5-4d2b-8c1e-6d8f5a1f7f43")
@@ -159,6 +159,32 @@ def last_planned(directory: Path) -> dict:
 def newest_planned(directory: Path) -> int:
     """The last batch that Spark has planned, -1 if there is none."""
     return max(_batches(directory / "offsets"), default=-1)
+
+
+def sink_plan(directory: Path, gaps: Path) -> SinkPlan | None:
+    """What a sink has to go on from, should this directory be lost; None: nothing was planned yet."""
+    planned = _batches(directory / "offsets")
+    if not planned:
+        return None
+    batch = planned[-1]
+    return SinkPlan(
+        batch=batch,
+        committed=last_committed(directory),
+        metadata=(directory / "metadata").read_text(),
+        plans={k: plan_of(directory, k) for k in planned if k >= batch - 1},
+        gaps={path.name: path.read_text() for path in sorted(gaps.glob("*.json"))},
+    )
+
+
+def make_again(directory: Path, gaps: Path, plan: SinkPlan) -> None:
+    """The checkpoint of a sink, as it was. A batch that was planned and not committed is run again, as planned."""
+    _write(directory / "metadata", plan.metadata)
+    for batch, text in plan.plans.items():
+        _write(directory / "offsets" / str(batch), text)
+    if plan.committed >= 0:
+        _write(directory / "commits" / str(plan.committed), _COMMITTED)
+    for name, text in plan.gaps.items():
+        _write(gaps / name, text)
 
 
 def last_committed(directory: Path) -> int:

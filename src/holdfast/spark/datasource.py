@@ -63,6 +63,7 @@ from holdfast.spark.connect import WAIT_S, Target, let_go, plan_of, port_of, run
 from holdfast.spark.fetch import Order, RowsGone, fetch
 from holdfast.spark.follower import HOLD_S_MAX, POLL_S, Follower, Offset, ReadOptions, _silent, of_another_run
 from holdfast.spark.hand_over import ask_record
+from holdfast.spark.kept_plans import SinkKeeper
 from holdfast.spark.latch import wait_at
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
@@ -101,6 +102,7 @@ class HoldfastDataSource(DataSource):
             max_rows=_number(options, "max_rows", 0),
             watermarks=options.get("watermarks", "") == "true",
             latch=options.get("latch", ""),
+            keeps=options.get("keeps", "") == "true",
         )
 
     @cached_property
@@ -302,6 +304,7 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
         name = settings.consumer or f"reader-{uuid.uuid4().hex[:12]}"
         self.settings = msgspec.structs.replace(settings, consumer=name)
         self._follower: Follower | None = None
+        self._keeper: SinkKeeper | None = None
         self._moved = time.monotonic()
         #: With the trigger `availableNow`: where each edge ended when the query began.
         self._ends: dict[Edge, int] | None = None
@@ -348,9 +351,23 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:
         return self._signed(self._latest(self._own(start), limit))
 
+    def _keep(self) -> None:
+        """What Spark has planned and committed is in the store, if it has to be there."""
+        if self.settings.keeps:
+            self._keeper = self._keeper or SinkKeeper(self.settings)
+            self._keeper.keep()
+
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         follower = self.follower(start)
-        follower.acknowledge(start)
+        if not self.settings.keeps:
+            follower.acknowledge(start)
+        found = self._look(follower, start, limit)
+        if self.settings.keeps and found == start:  # else when the next batch is planned, in one write
+            self._keep()
+            follower.acknowledge(start)
+        return found
+
+    def _look(self, follower: Follower, start: Offset, limit: ReadLimit) -> Offset:
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
         if self._ends is not None:
             follower.reach(start, {e: [end, 0] for e, end in self._ends.items()}, time.monotonic() + HOLD_S_MAX)
@@ -370,6 +387,9 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
     def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:
         first, last = self._own(start), self._own(end)
         follower = self.follower(first)
+        if self.settings.keeps:  # Spark has written its plan; nothing of it is written anywhere before this returns
+            self._keep()
+            follower.acknowledge(first)
         wanted = follower.pieces(first, last)
         found = orders(self.settings, wanted, follower.record(), self.plan.topology.query)
         is_small = len(found) == 1 and sum(piece.rows for piece in wanted) <= SENT_ROWS_MAX
@@ -385,10 +405,13 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
         return read_pieces(input_partition)
 
     def commit(self, end: dict) -> None:
-        if self._follower is not None:
+        if self._follower is not None and not self.settings.keeps:
             self._follower.acknowledge(self._own(end))
 
     def stop(self) -> None:
         if self._follower is not None:
             self._follower.close()
             self._follower = None
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None

@@ -27,6 +27,7 @@ from holdfast.spark.life import ChildRole
 from holdfast.spark.session import session
 from holdfast.spark.sink import run_options
 from holdfast.spark.tidy import KEEP, Keep
+from holdfast.store.url import is_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,7 @@ class SparkEngine:
         self.master: str = order.get("master") or "local[*]"
         #: The pipeline's store, one for all stages of this process; None: there is none.
         self.store = _store(order)
+        self.mirrors = self.store is not None and not is_folder(order["store"]["url"])
         self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
         self.pipeline: Pipeline = load(file_of_run(source, self.directory, self.plan.file))
         name = f"holdfast {self.plan.pipeline} {order.get('node', '')}".strip()

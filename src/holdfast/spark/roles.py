@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.ids import Consumer
+from holdfast.model.parts import GAPS
 from holdfast.model.plan import NEVER_US, StagePlan, edges_of
 from holdfast.pipeline import stage_frame, stage_function, stage_writer
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
+from holdfast.runtime.stable.mirror import FolderMirror
+from holdfast.spark.aside import BAD, LATE
 from holdfast.spark.collect import Collector
 from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import Say, StageHandOver
@@ -57,12 +60,24 @@ class Base:
         self.watermark_jump_us = engine.watermark_jump_us
         self.keep = engine.keep
         self.store = engine.store
+        #: The store is not a folder: what Spark and stages write in the run's directory is put there as well.
+        self.mirrors = engine.mirrors
         self.master = engine.master
         self.pipeline = engine.pipeline
         self.spark = engine.session(stage.id)
 
     def frames(self, epoch: int, latch: str = "") -> dict[str, DataFrame]:
-        return frames_of(self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest, latch)
+        return frames_of(
+            self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest, self.mirrors, latch
+        )  # fmt: skip
+
+    def mirror(self) -> FolderMirror | None:
+        """Of what a feeding stage needs beside its ledger."""
+        if self.store is None or not self.mirrors:
+            return None
+        stage = self.stage.id
+        paths = (f"checkpoints/{stage}/sources", f"{LATE}/{stage}", f"{BAD}/{stage}", f"{BAD}/{stage}.max")
+        return FolderMirror(self.store, self.plan.query, self.directory, (*paths, f"{GAPS}/{stage}"))
 
     def let_go(self) -> None:
         """The warm-up reads no more. On a thread of its own: a node that hangs must not hold up who takes over."""
@@ -87,8 +102,9 @@ class Feeding:
         local = base.master.startswith("local")
         self.collector = Collector(base.plan, base.stage, SPARK_ROWS_LOCAL if local else SPARK_ROWS_CLUSTER)
         self.feeding = FeedingStage(
-            base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us, base.keep
-        )
+            base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us, base.keep,
+            base.mirror(),
+        )  # fmt: skip
         self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
         self.parked = base.parked()
 

@@ -42,10 +42,11 @@ def frames_of(
     directory: Path,
     epoch: int,
     guest: Consumer,
+    keeps: bool = False,
     latch: str = "",
 ) -> dict[str, DataFrame]:
     """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`; with a latch, it
-    waits there for its epoch."""
+    waits there for its epoch. `keeps`: a sink's plans go to the store before it writes."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
@@ -62,6 +63,7 @@ def frames_of(
         "max_rows": str(ROWS_MAX),
         "parallelism": str(spark.sparkContext.defaultParallelism),
         "watermarks": str(stage.kind == "between" or not (epoch or latch)).lower(),
+        "keeps": str(keeps and stage.kind == "sink" and bool(epoch or latch)).lower(),
         **({"tls": json.dumps(run.tls)} if run.tls else {}),
     }
     frames = {}

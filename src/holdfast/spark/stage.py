@@ -23,6 +23,7 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import Plan, StagePlan, to_micros
 from holdfast.pipeline.gaps import gaps_of
+from holdfast.runtime.stable.mirror import FolderMirror
 from holdfast.spark import checkpoint
 from holdfast.spark.ahead import JUMP_US, WatermarkWatch, stamp
 from holdfast.spark.aside import AsideFiles
@@ -56,6 +57,7 @@ class FeedingStage:
         say: Say,
         jump_us: int = JUMP_US,
         keep: Keep = KEEP,
+        mirror: FolderMirror | None = None,
     ) -> None:
         self.plan = plan
         self.stage = stage
@@ -64,6 +66,8 @@ class FeedingStage:
         self.collector = collector
         self.say = say
         self.keep = keep
+        #: What of the run's directory must be in the store before a batch counts; None: nothing.
+        self.mirror = mirror
         self.query: StreamingQuery | None = None
         self.hand_over: StageHandOver | None = None
         self.aside: AsideFiles | None = None
@@ -266,6 +270,8 @@ class FeedingStage:
         collected = time.perf_counter()
         self.aside.write(batch, made.late, made.bad, last)
         plan = checkpoint.plan_of(self.checkpoint, spark_batch)
+        if self.mirror is not None:  # the list of files that its source has read, and what was set aside
+            self.mirror.sync()
         commit = self.hand_over.run(
             made.parts,
             spark_batch=spark_batch,

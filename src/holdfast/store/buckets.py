@@ -74,8 +74,11 @@ class BucketStore:
         retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=TIMEOUT_S)}
         try:
             self._store: Any = from_url(_plain(self.url), config=given, client_options=options, retry_config=retries)  # type: ignore[call-overload]
-        except Exception as error:
-            raise ConfigError(f"{self.url} cannot be opened", detail=_said(error)) from None
+        except BaseException as error:  # a setting that it does not expect is a panic, not an Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            names = f"Settings: {', '.join(sorted(given)) or 'none'}."
+            raise ConfigError(f"{self.url} cannot be opened", detail=f"{_said(error)} {names}") from None
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> int:
         check_key(key)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import CalledOffError, StoreError, StoreUnreachableError
 from holdfast.store.plan import All, DeleteKeys, ListKeys, LookAt, Operation, PutNew, Single, Steps, SwapSmall, drive
@@ -63,8 +63,17 @@ class _Try:
         self.move()
 
 
+class WriteGate(Protocol):
+    """Who says when writes may begin. It must let everything begin sooner or later: nothing else limits that wait."""
+
+    def may_begin(self, key: str) -> bool: ...
+
+    def ended(self, key: str, written: bool) -> None: ...
+
+
 class IoService:
-    """One for each store and node. `on_wait` hears of waits that last, with a sentence; it may come from any thread."""
+    """One for each store and node. `on_wait` hears of waits that last, with a sentence; it may come from any thread.
+    `gate` lets writes of new objects wait for their turn."""
 
     def __init__(
         self,
@@ -75,8 +84,10 @@ class IoService:
         again_s: float = AGAIN_S,
         tell_s: float = TELL_S,
         on_wait: Callable[[str], None] = lambda text: None,
+        gate: WriteGate | None = None,
     ) -> None:
         self.store = store
+        self.gate = gate
         self.workers = workers
         self.stall_s = stall_s
         self.again_s = again_s
@@ -110,7 +121,10 @@ class IoService:
         waiting = list(enumerate(operations))[::-1]
         while waiting or running:
             while waiting and len(running) < self.workers and not errors:
-                index, operation = waiting.pop()
+                at = self._next(waiting)
+                if at is None:
+                    break
+                index, operation = waiting.pop(at)
                 if self._stuck >= self.workers:
                     errors.append(self._all_stuck())
                     break
@@ -120,10 +134,28 @@ class IoService:
                 waiting.clear()
                 for _, mine in running.values():  # what they write would be thrown away
                     mine.given_up = mine.given_up or errors[0]
-            self._look(running, results, errors, cancel)
+            if waiting and not running and not errors:
+                self._rest(cancel, errors)
+            self._look(running, results, errors, cancel, operations)
         if errors:
             raise errors[0]
         return results
+
+    def _next(self, waiting: list[tuple[int, Single]]) -> int | None:
+        """The first that may begin, counted from the end; None: each has to wait for its turn."""
+        for at in range(len(waiting) - 1, -1, -1):
+            operation = waiting[at][1]
+            if self.gate is None or not isinstance(operation, PutNew) or self.gate.may_begin(operation.key):
+                return at
+        return None
+
+    def _rest(self, cancel: threading.Event | None, errors: list[BaseException]) -> None:
+        """Nothing may begin yet."""
+        time.sleep(_LOOK_S)
+        if cancel is not None and cancel.is_set():
+            errors.append(
+                CalledOffError("called off: a write that waited for its turn", detail=f"In {self.store.url}.")
+            )
 
     def _look(
         self,
@@ -131,6 +163,7 @@ class IoService:
         results: list[Any],
         errors: list[BaseException],
         cancel: threading.Event | None,
+        operations: list[Single],
     ) -> None:
         """Wait for a moment, take what has ended, and give up what does not move."""
         if running:
@@ -140,6 +173,7 @@ class IoService:
             if future.done():
                 del running[future]
                 error = future.exception()
+                self._tell_gate(operations[index], error is None)
                 if error is None:
                     results[index] = future.result()
                 else:
@@ -152,8 +186,13 @@ class IoService:
                 del running[future]
                 errors.append(given_up)
                 mine.given_up = given_up
+                self._tell_gate(operations[index], False)
                 if not future.cancel():
                     self._leave(future)
+
+    def _tell_gate(self, operation: Single, written: bool) -> None:
+        if self.gate is not None and isinstance(operation, PutNew):
+            self.gate.ended(operation.key, written)
 
     def _given_up(self, mine: _Try, cancel: threading.Event | None) -> BaseException | None:
         waited = time.monotonic() - mine.moved_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,8 +39,25 @@ def check_url(url: str) -> str:
     return scheme
 
 
-def open_store(url: str, settings: Mapping[str, str] | None = None, *, log: Path | None = None) -> Store:
-    """The store at this URL. `settings` are the adapter's own (Hadoop's or obstore's); `log`: of a JVM beside it."""
+def is_folder(url: str) -> bool:
+    """Whatever reaches this store can use it as a directory, too."""
+    return check_url(url) == "file"
+
+
+def can_place(url: str) -> bool:
+    """Can this store be told on which servers the copies of an object shall be?"""
+    return check_url(url) == "hdfs"
+
+
+def open_store(
+    url: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    log: Path | None = None,
+    favoured: Callable[[str], Sequence[str]] | None = None,
+) -> Store:
+    """The store at this URL. `settings` are the adapter's own (Hadoop's or obstore's); `log`: of a JVM beside it;
+    `favoured`: asked where the copies of an object shall go, by the stores that can be told (`can_place`)."""
     scheme = check_url(url)
     if scheme == "file":
         from holdfast.store.local import LocalStore
@@ -52,4 +69,4 @@ def open_store(url: str, settings: Mapping[str, str] | None = None, *, log: Path
         return BucketStore(url, settings)
     from holdfast.store.hadoop import HadoopStore
 
-    return HadoopStore(url, settings, log=log)
+    return HadoopStore(url, settings, log=log, favoured=favoured if can_place(url) else None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pyarrow.parquet as pq
 import pytest
 
+from bench.sguard import pages, restart
 from bench.sguard.arms import RACK_OF, drawn, paced, scheduled, unscheduled, writers_of
 from bench.sguard.fluid import DISK_MB_S, Flow, Fluid, capacities, disk_mb_s, share_rates, uses_of
 
@@ -110,3 +112,29 @@ def test_one_slow_disk_does_not_slow_everybody_down_with_peace():
     plain, peace = unscheduled(16, 4, 1, slow=0.1), scheduled(16, 4, 1, slow=0.1)
     assert peace.from_start * 3 < plain.from_start
     assert peace.all < plain.all
+
+
+def test_our_figures_stand_beside_the_papers():
+    mine = {"state MB": 100, "8 KiB pages / plain": 0.9, "64 KiB pages / plain": 0.8}
+    (row,) = pages._table_6([mine])
+    assert (row["paper, 64 KB pages"], row["ours, 64 KiB"]) == (pytest.approx(29.78 / 47.73), 0.8)
+    told = [{"partitions": 4, "method": m, "mean ms": ms} for m, ms in (("none", 2.0), ("pages", 2.2), ("sync", 9.0))]
+    (row,) = pages._table_7([*told, {"partitions": 4, "method": "async", "mean ms": 6.0}])
+    assert (row["paper, pages"], row["ours, pages"]) == (pytest.approx(22.2 / 21.8), pytest.approx(1.1))
+
+
+def test_a_restart_is_over_when_spark_has_noted_the_batch(tmp_path):
+    (tmp_path / "commits").mkdir()
+    assert restart._committed(tmp_path) == -1
+    for name in ("0", "7", ".7.crc"):
+        (tmp_path / "commits" / name).write_text("v1")
+    assert restart._committed(tmp_path) == 7
+    assert restart._committed_at(tmp_path, 7) == (tmp_path / "commits" / "7").stat().st_mtime
+
+
+def test_both_arms_of_a_restart_read_the_same_keys_once(tmp_path):
+    restart._fill(tmp_path / "in", 1)
+    keys = [
+        key for file in sorted((tmp_path / "in").glob("*.parquet")) for key in pq.read_table(file)["key"].to_pylist()
+    ]
+    assert keys == list(range(1_000_000 // restart.KEY_BYTES))

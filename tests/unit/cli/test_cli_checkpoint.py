@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.small_checkpoints import DEPLOYMENT, SHARD, Chain, aggregate, feed, run
+from support.small_checkpoints import DEPLOYMENT, SHARD, Chain, aggregate, feed, now_ms, run
 from test_cli_runs import call
 
-from holdfast.checkpoint import claim
+from holdfast.checkpoint import Stand, claim, fit_of, publish, restore_operator, take
 from holdfast.checkpoint.inspect import pin
+from holdfast.model.ids import Edge, dead_edge
+from holdfast.model.parts import OutputPart
 from holdfast.store import LocalStore
 
 
@@ -139,3 +141,63 @@ def test_help_teaches_by_example(words, capsys):
     assert code == 0
     assert "holdfast checkpoint" in out
     assert "Examples:" in out
+
+
+def _back(capsys, store, number: int) -> tuple[int, str, str]:
+    return call(capsys, "checkpoint", "restore", store.url, "talkers-0", str(number))
+
+
+def test_a_shard_goes_back_to_an_older_checkpoint_and_the_next_restore_takes_it(store, capsys):
+    made = from_a_stage(store)
+    code, _, err = _back(capsys, store, 2)
+    assert (code, "Batches of packets after 1 are not in its log any more" in err) == (2, True)
+    store.put(f"log/{DEPLOYMENT}/packets/0/2-1-1", [b"as a stage has left it"])
+    assert _back(capsys, store, 2)[0] == 0
+    tenure = run(store, claim(SHARD, DEPLOYMENT, epoch=4, holder="n1#1", restoring=True))
+    fresh = aggregate()
+    assert run(store, restore_operator(tenure, fresh, fit_of(fresh, DEPLOYMENT))).entry.sequence == 2
+    assert _back(capsys, store, 3)[0] == 2, "it was set aside, and says why"
+    code, out, _ = _back(capsys, store, 2)
+    assert (code, "already" in out) == (2, False), "the shard is being restored"
+    assert made.op is not None
+
+
+def test_it_goes_back_only_where_all_that_came_since_can_be_had_again(store, capsys):
+    made = Chain(store, run(store, claim(SHARD, DEPLOYMENT, epoch=3, holder="n0#1")), aggregate())
+    for i in range(2):
+        feed(made.op, i)
+        made.checkpoint(position=i)  # of an edge that is of no stage: it has no batches
+    before = store.list("")
+    code, _, err = _back(capsys, store, 1)
+    assert code == 2
+    assert "rows of packets>talkers-0 again that the shard before it does not keep" in err
+    assert store.list("") == before
+
+
+def from_a_stage(store) -> Chain:
+    """Three checkpoints of a shard whose only input is a stage's."""
+    made = Chain(store, run(store, claim(SHARD, DEPLOYMENT, epoch=3, holder="n0#1")), aggregate())
+    edge = Edge("packets>talkers-0")
+    for i in range(3):
+        feed(made.op, i, rows=1200 if i == 0 else 40)
+        given = Stand(epoch=3, positions={edge: i}, watermarks={edge: 10 * i}, batches={edge: i})
+        job = take(made.op, SHARD, given, fit_of(made.op, DEPLOYMENT), now_ms=now_ms, base=made.kept)
+        made.kept = job.kept(run(store, publish(made.tenure, job)).sequence)
+    return made
+
+
+def test_it_does_not_go_back_over_rows_that_were_set_aside_nor_over_a_gap(store, capsys):
+    made = from_a_stage(store)
+    edge, dead = Edge("packets>talkers-0"), dead_edge(SHARD)
+    for i, more in enumerate(
+        (
+            {"outputs": {dead: OutputPart(5, 5, 5, (), {})}},
+            {"outputs": {dead: OutputPart(5, 5, 5, (), {})}, "gap": (9, 9)},
+        )
+    ):
+        given = Stand(epoch=3, positions={edge: 3 + i}, batches={edge: 3 + i}, **more)
+        job = take(made.op, SHARD, given, fit_of(made.op, DEPLOYMENT), now_ms=now_ms)
+        run(store, publish(made.tenure, job))
+    store.put(f"log/{DEPLOYMENT}/packets/0/1-1-1", [b"as a stage has left it"])
+    assert "Rows were set aside since" in _back(capsys, store, 3)[2]
+    assert "A gap has come since" in _back(capsys, store, 4)[2]

@@ -1,4 +1,4 @@
-"""`holdfast peace plan`: the table, the JSON, and one line for every mistake."""
+"""`holdfast peace plan` and `calibrate`: the table, the JSON, and one line for every mistake."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from support.network_graph import PrintedGraph
 
+from holdfast.cli.calibrate import capacity, measure, writers_of
 from holdfast.cli.main import main
 from holdfast.peace import read_model
+from holdfast.store.memory import MemoryStore
 
 DOCS = Path(__file__).parents[3] / "docs" / "peace.md"
 
@@ -115,3 +117,31 @@ def test_a_model_that_is_not_there_or_not_text_is_one_line(capsys, tmp_path):
         assert code == 2
         assert "cannot read the network model" in err
         assert "\n" not in err
+
+
+def test_the_capacity_is_where_the_total_stops_growing():
+    assert capacity({1: 60.0, 2: 91.0, 4: 102.0, 8: 104.0}) == 4
+    assert capacity({1: 30.0, 2: 45.0, 4: 39.6, 8: 48.2}) == 2, "the paper's disk"
+    assert capacity({1: 100.0, 2: 99.0}) == 1
+    assert writers_of(8) == [1, 2, 4, 8]
+    assert writers_of(6) == [1, 2, 4]
+
+
+def test_what_is_measured_is_the_whole_of_all_writers_and_nothing_is_left():
+    store, now = MemoryStore(), iter((10.0, 12.0))
+    assert measure(store, 3, 1_000_000, clock=lambda: next(now)) == 1_500_000
+    assert store.list("") == []
+
+
+def test_calibrate_says_what_to_write_into_a_model(tmp_path, capsys):
+    url = f"file://{tmp_path}/store"
+    code, out, _ = run(capsys, "calibrate", url, "--chunk", "1 MB", "--writers", "2", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert set(found["sent"]) == {"1", "2"}
+    assert found["send"] in (1, 2)
+    assert "receive" not in found, "a folder has no data nodes"
+    code, out, _ = run(capsys, "calibrate", url, "--chunk", "1 MB", "--writers", "1")
+    assert "receive = 1" in out
+    assert run(capsys, "calibrate", url, "--chunk", "1 KB")[0] == 2
+    assert run(capsys, "calibrate", url, "--writers", "0")[0] == 2

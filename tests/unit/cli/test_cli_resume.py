@@ -11,19 +11,22 @@ import pytest
 from support.plans import layered_plan
 
 from holdfast.checkpoint.tenure import claim
+from holdfast.cli import resume
 from holdfast.cli.main import main
-from holdfast.cli.resume import FILES, check_unused, link_files, raised, rebuild
+from holdfast.cli.resume import FILES, check_kept, check_unused, link_files, raised, rebuild
 from holdfast.cli.runs import made_in
 from holdfast.core.ready import LogBatch
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model import found
 from holdfast.model.ids import Edge, Name, asset_id, ledger_of
-from holdfast.model.parts import CommitRecord
+from holdfast.model.parts import CommitRecord, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import first_record
 from holdfast.runtime.disk.journal import Journal
-from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.description import RunDescription
+from holdfast.runtime.stable.door import StoreDoor
+from holdfast.spark.checkpoint import sink_plan
 from holdfast.store.local import LocalStore
 from holdfast.store.plan import Steps, run_alone
 
@@ -109,6 +112,20 @@ def test_a_run_that_died_before_its_first_record_was_there_begins_with_the_first
     assert all(protection.is_stored for protection in after.protection.values())
 
 
+def test_a_run_does_not_go_on_if_an_operator_has_nothing_in_the_store_and_nothing_else_either():
+    def made(mode: str) -> Plan:
+        (operator, *others) = PLAN.operators
+        unkept = msgspec.structs.replace(operator, checkpoint="none", mode=mode)
+        return msgspec.structs.replace(PLAN, operators=(unkept, *others))
+
+    given = {"store": "file:///somewhere", "conf": {}}
+    check_kept(PLAN, given, has_disks=False)
+    check_kept(made("none"), given, has_disks=True)  # its shards start empty, and mark the gap
+    for mode, has_disks in (("none", False), ("passive", False), ("passive", True)):
+        with pytest.raises(ConfigError, match=f"the state of {PLAN.operators[0].name} is lost"):
+            check_kept(made(mode), given, has_disks=has_disks)
+
+
 def test_files_are_in_a_store_that_is_a_folder_and_found_there_again(tmp_path, store):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -119,6 +136,33 @@ def test_files_are_in_a_store_that_is_a_folder_and_found_there_again(tmp_path, s
     assert store.stat().st_mode & 0o077 == 0
     shutil.rmtree(store)
     assert {path.name for path in made_in(tmp_path / "first")} == set(FILES)  # `--fresh` finds them
+
+
+def test_files_and_sinks_come_back_from_a_store_that_is_not_a_folder(tmp_path, store, monkeypatch):
+    describe(store)
+    for path, text in (("checkpoints/s0/sources/0/0", "v1"), ("late/s0/.batch=3.epoch=2.tmp", "late")):
+        put(store, kept.put_file(PLAN.query, path, text.encode()))
+    plan = SinkPlan(batch=5, committed=4, metadata="whose", plans={4: "four", 5: "five"}, gaps={"u0.0@7.json": "{}"})
+    put(store, kept.put_plan(PLAN.query, asset_id("r0"), plan))
+    # as S3 would be: the same objects, but nothing of it is a directory for anybody
+    monkeypatch.setattr(resume, "open_door", lambda settings, scratch: StoreDoor(lambda: LocalStore(store)))
+    home = tmp_path / "run"
+    home.mkdir()
+    rebuild(home, {"store": "s3://bucket/netmon", "conf": {}}, lambda line: None)
+    assert (home / "checkpoints/s0/sources/0/0").read_text() == "v1"
+    assert (home / "late/s0/.batch=3.epoch=2.tmp").read_text() == "late"
+    assert sink_plan(home / "checkpoints" / "r0", home / "gaps" / "r0") == plan
+    assert not any(path.is_symlink() for path in home.iterdir())
+
+
+def test_a_file_that_would_lie_outside_of_the_run_is_refused(tmp_path, store, monkeypatch):
+    describe(store)
+    put(store, kept.put_file(PLAN.query, "late/../../outside", b"x"))
+    monkeypatch.setattr(resume, "open_door", lambda settings, scratch: StoreDoor(lambda: LocalStore(store)))
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ConfigError, match="a file that is none of this run"):
+        rebuild(tmp_path / "run", {"store": "s3://bucket/netmon", "conf": {}}, lambda line: None)
+    assert not (tmp_path / "outside").exists()
 
 
 def test_the_store_of_a_run_is_not_given_to_another_even_before_its_first_checkpoint(tmp_path, store):

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.model.config import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, MS, Config
+from holdfast.model.plan import OperatorPlan, Plan
 from holdfast.model.protection import METHODS, MODES, PERIOD_NS_MAX, PERIOD_NS_MIN, Protection
 from holdfast.model.record import first_record
 from holdfast.model.topology import layered
@@ -72,3 +73,28 @@ def test_a_pipeline_starts_with_the_settings_of_its_operators():
     assert record.protection == {"u0": Protection(period_ns=7 * MS), "u1": Protection(period_ns=7 * MS)}
     assert first_record(shape, ("n0", "n1")).protection_of("u1") == Protection()
     assert record.protection_of("an operator that came later") == Protection()
+
+
+def planned(**own) -> OperatorPlan:
+    return OperatorPlan(name="u0", kind="join", shards=1, inputs=(), settings={}, output=b"", **{"mode": "auto", **own})
+
+
+def test_an_operator_has_the_nodes_settings_but_for_what_it_says_itself():
+    default = Protection(mode="passive", period_ns=7 * MS, checkpoint="paged", checkpoint_ns=3_000 * MS)
+    assert planned().protection(default) == default
+    own = planned(mode="none", checkpoint="none").protection(default)
+    assert (own.mode, own.checkpoint, own.period_ns) == ("none", "none", 7 * MS)
+    assert planned(checkpoint="paged", checkpoint_ns=20 * MS).protection(default).checkpoint_ns == 20 * MS
+
+
+def test_what_is_to_be_kept_in_a_store_needs_one():
+    shape = layered(stages=1, shards=1)
+    for checkpoint, refused in (("auto", False), ("none", False), ("paged", True)):
+        plan = Plan(pipeline="p", query="p-1", topology=shape, operators=(planned(checkpoint=checkpoint),), stages=())
+        plan.check_store(has_store=True)
+        if not refused:
+            plan.check_store(has_store=False)
+            continue
+        with pytest.raises(ConfigError, match='u0: checkpoint="paged" needs a store') as error:
+            plan.check_store(has_store=False)
+        assert "--store" in error.value.hint

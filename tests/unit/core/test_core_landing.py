@@ -19,6 +19,7 @@ from holdfast.model import notes
 from holdfast.model.block import Block, Gap, base_of, digest_of, elements, shard_block
 from holdfast.model.config import Config
 from holdfast.model.parts import CommitRecord, GapFound
+from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import ReaderSpec, layered
 from holdfast.sim.costs import Costs
@@ -38,7 +39,7 @@ def commit(batch: int = 4, attempt: int = 1, rows=(ROW,), highest: int = 77, wat
 
 def left(mode: str, **fields) -> Place:
     """What becomes of `u0` when the node of its primary leaves."""
-    first = first_record(TOPOLOGY, ("n0", "n1", "n2"), modes={"u0": mode})
+    first = first_record(TOPOLOGY, ("n0", "n1", "n2"), own={"u0": Protection(mode=mode)})
     places = {**first.places, "u0": replace(first.places["u0"], **fields)}
     reports, loads = Reports(), LoadView()
     reports.suspects["n0"] = 1

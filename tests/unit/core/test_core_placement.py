@@ -305,11 +305,11 @@ def test_a_shard_that_moves_away_while_its_mode_goes_up_is_protected_at_once():
 
 
 def test_a_pipeline_starts_in_the_modes_that_it_names():
-    record = first_record(layered(stages=1, shards=2), NAMES, Protection(), {"u0": "none"})
+    record = first_record(layered(stages=1, shards=2), NAMES, Protection(), {"u0": NONE})
     assert (record.places["u0"].backup, record.places["u0"].mode) == (None, "none")
     assert (record.places["u1"].backup, record.places["u1"].mode) == ("n2#1", "passive")
     assert record.unprotected() == []
-    assert first_record(layered(stages=1, shards=1), NAMES, NONE, {"u0": "passive"}).places["u0"].backup
+    assert first_record(layered(stages=1, shards=1), NAMES, NONE, {"u0": Protection()}).places["u0"].backup
 
 
 def test_settings_are_changed_for_operators_that_exist():

@@ -212,6 +212,24 @@ def test_a_shard_runs_from_its_checkpoint_and_looks_up_what_came_after_it():
     assert run(runner.copy) == []
 
 
+def test_what_a_stage_said_while_a_shard_was_restored_counts_when_it_runs():
+    """It may have been the stage's last word, and an empty consumer waits to hear how far the shard before this came.
+    (Seed 18 of the swarm, with operators of which nothing is kept.)"""
+    host, effect = restoring()
+    head, image = checkpoint()
+    commit = replace(commit_of(1, (), head.to[EDGE] + batch_length(0)), highest=70)
+    host.restores.hear("u0", EDGE, None)
+    host.restores.hear("u0", EDGE, commit)
+    host.restores.hear("u0", EDGE, None)
+    host.on_done(Done(ticket=effect.ticket, ok=False, why="away"), 0, Ready())
+    again = Ready()
+    host.on_tick(CONFIG.spill_retry_ns, again)
+    (effect,) = [x for x in again.apply if isinstance(x, LoadCheckpoint)]
+    host.on_done(Done(ticket=effect.ticket, ok=True, head=head, image=image), CONFIG.spill_retry_ns, Ready())
+    assert host.runners["u0"].bounds == {EDGE: 71}
+    assert not host.restores.is_under_way("u0", 3)
+
+
 def test_a_store_without_a_checkpoint_starts_the_shard_at_the_beginning():
     host, effect = restoring()
     host.on_done(Done(ticket=effect.ticket, ok=True), 0, Ready())

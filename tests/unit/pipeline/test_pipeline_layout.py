@@ -254,6 +254,19 @@ def test_a_window_is_a_multiple_of_its_step():
         stream.window("1 s", rows=5)
 
 
+def test_an_operator_says_what_of_it_is_kept_in_the_store_and_how_often():
+    p = hf.Pipeline("p")
+    stream = source(p)
+    write(counts(stream, name="talkers", checkpoint="paged", checkpoint_every="2 seconds"))
+    assert "mode auto, checkpoint paged every 2 s" in explain(p)
+    with refused("checkpoint='often' is not known"):
+        counts(stream, name="often", checkpoint="often")
+    with refused('checkpoint_every is given, but checkpoint="none"'):
+        counts(stream, name="both", checkpoint="none", checkpoint_every="2 seconds")
+    with refused("checkpoint_every must lie between 10 ms and an hour"):
+        counts(stream, name="rare", checkpoint_every="2 hours")
+
+
 def test_modes_that_are_not_built_say_which_are():
     stream = source(hf.Pipeline("p"))
     with refused("talkers: mode 'hybrid' is not built yet") as error:

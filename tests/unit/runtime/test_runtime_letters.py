@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Done, SetAside
+from holdfast.errors import StoreUnreachableError
 from holdfast.model.block import shard_block
 from holdfast.model.ids import shard_id
 from holdfast.model.letters import letter_files
@@ -117,3 +118,20 @@ def dies(call, left):
         return call(*args, **options)
 
     return at
+
+
+def test_where_the_store_is_no_folder_a_letter_counts_when_it_is_there_as_well(writing):
+    sent: dict[str, bytes] = {}
+    writing.store.also = sent.__setitem__
+    writing.put(4)
+    (path,) = sent
+    assert path == "dead/sums/sums-2@4.jsonl"
+    assert sent[path] == (writing.folder / "sums-2@4.jsonl").read_bytes()
+
+    def refuse(path: str, raw: bytes) -> None:
+        raise StoreUnreachableError("the store does not answer")
+
+    writing.store.also = refuse
+    with pytest.raises(AssertionError, match="does not answer"):
+        writing.put(6)
+    assert writing.names() == ["sums-2@4.jsonl"], "it is asked for again"

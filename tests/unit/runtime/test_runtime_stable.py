@@ -17,15 +17,19 @@ from support.source import rows
 
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, LogBatch, PutCheckpoint
 from holdfast.errors import StoreUnreachableError
+from holdfast.model import notes
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, digest_of, shard_block
-from holdfast.model.ids import Edge, Name, asset_id
+from holdfast.model.ids import Edge, Name, asset_id, seat_of
 from holdfast.model.parts import CheckpointHead, CommitRecord, OutputPart
 from holdfast.model.plan import to_core
+from holdfast.model.protection import Protection
 from holdfast.model.record import Record, first_record
+from holdfast.model.store_notes import LookedUp
 from holdfast.operators import END, START
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.wire import StateChunk
 from holdfast.runtime.node.operators import Factory, ShardOperator
+from holdfast.runtime.node.story import Story
 from holdfast.runtime.stable import batches, checkpoints, description
 from holdfast.runtime.stable.checkpoints import CheckpointStore
 from holdfast.runtime.stable.door import StoreDoor
@@ -243,6 +247,45 @@ def logged(batch: int, attempt: int = 1) -> LogBatch:
 
 def read(node: StoringNode, first: int, last: int) -> Done:
     return node.end(LoadBatches(ticket=0, edge=EDGE, first=first, last=last))
+
+
+def test_how_long_each_phase_of_a_recovery_took_is_known_and_told(made):
+    _, one, other = made
+    one.feed(0, 500, to_core(50_000))
+    assert one.put(2, 500).ok
+    for batch in (7, 8, 9):
+        one.service.run(batches.write(PLAN.query, logged(batch)))
+    story = Story(other, lambda name: None)  # pyright: ignore[reportArgumentType]
+    story.operator_of = lambda shard: other.op
+    story.tell([notes.Restored(SHARD, seat_of(NAMES[1], 1), 3, ())])
+    assert other.told[-1] == ("restored", "n1#1 goes on with u0 from the beginning: the store has no checkpoint of it.")
+    assert other.load(3).head is not None
+    times = other.op.times
+    assert times is not None
+    assert (times.sequence, times.state_bytes > 0, times.log_batches) == (1, True, 0)
+    assert min(times.claim_s, times.read_s, times.maps_s) > 0
+    story.tell([notes.Restored(SHARD, seat_of(NAMES[1], 1), 3, ())])
+    assert "from checkpoint 1: " in other.told[-1][1]
+    read(other, 7, 9)
+    other.feed(500, 600, to_core(50_000))
+    story.tell([LookedUp(SHARD, EDGE)])
+    assert other.told[-1][0] == "replayed"
+    assert "has the batches after its checkpoint: 3, read from the log in " in other.told[-1][1]
+    assert times.step_s > 0
+
+
+def test_the_log_does_not_wait_for_shards_of_which_nothing_is_kept(made):
+    store, one, _ = made
+    first = first_record(PLAN.topology, NAMES, own={"u0": Protection(checkpoint="paged")})
+    one.store.keep(first)
+    stored = [shard for shard in OTHERS if first.protection_of(shard).is_stored]
+    assert stored == [SHARD], "the others keep nothing"
+    for batch in range(40):
+        one.service.run(batches.write(PLAN.query, logged(batch)))
+    for turn in range(checkpoints.FORGET_EVERY):
+        one.feed(turn, turn + 1, to_core(50_000))
+        assert one.put(1, 300 + turn).ok
+    until(lambda: len(store.list("log/")) < 40)
 
 
 def test_every_try_of_a_batch_is_found_with_its_digest(made):

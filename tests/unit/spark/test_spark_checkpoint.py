@@ -175,3 +175,21 @@ def test_what_was_planned_last_is_known_of_all_sources(tmp_path):
 
 def test_offsets_of_several_sources_are_read_apart():
     assert checkpoint.source_offsets(plan('{"offset":1}') + '\n-\n{"a":[1,2]}') == [{"offset": 1}, None, {"a": [1, 2]}]
+
+
+def test_a_sinks_checkpoint_is_made_again_as_it_was(tmp_path):
+    files, gaps = Files(tmp_path / "a"), tmp_path / "gaps"
+    assert checkpoint.sink_plan(files.path, gaps) is None
+    files.ran(4, planned=True)
+    gaps.mkdir()
+    (gaps / "u0.0@7.json").write_text("{}")
+    known = checkpoint.sink_plan(files.path, gaps)
+    assert known is not None
+    assert (known.batch, known.committed, sorted(known.plans)) == (5, 4, [4, 5])
+    again = tmp_path / "b"
+    checkpoint.make_again(again, tmp_path / "gaps-b", known)
+    assert checkpoint.sink_plan(again, tmp_path / "gaps-b") == known
+    checkpoint.claim(again, "s", "q")  # it is still the same query's
+    with pytest.raises(ConfigError, match="belongs to another query"):
+        checkpoint.claim(again, "s", "another")
+    assert checkpoint.last_planned(again) == {"offset": 5}

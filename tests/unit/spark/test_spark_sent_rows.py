@@ -6,9 +6,11 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming import python_streaming_source_runner as runner
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from holdfast.core.reader import Piece
 from holdfast.spark import datasource as module
@@ -63,3 +65,29 @@ def test_pyspark_still_asks_readers_of_this_class_and_only_for_that():
     asked = "".join(inspect.getsource(f) for f in (runner.check_support_func, runner.report_latest_offset_func))
     assert asked.count("_SimpleStreamReaderWrapper") == 2
     assert issubclass(HoldfastStreamReader, runner._SimpleStreamReaderWrapper)
+
+
+def test_a_sinks_plan_is_in_the_store_before_its_partitions_are_known_and_its_commit_before_rows_are_let_go(
+    reader, monkeypatch
+):
+    done: list[Any] = []
+    here, there = {"u0.0": [3, 5]}, {"u0.0": [4, 6]}
+    latest = [here]
+    monkeypatch.setattr(
+        module, "SinkKeeper", lambda settings: SimpleNamespace(keep=lambda: done.append("kept"), close=lambda: None)
+    )
+    reader.settings = msgspec.structs.replace(reader.settings, keeps=True)
+    reader._follower.acknowledge = lambda offset: done.append(offset)
+    reader._follower.latest = lambda start, rows_max: (latest[0], int(latest[0] != start))
+    reader._follower.wait = lambda seconds: None
+    assert reader.latestOffset(here, ReadAllAvailable()) == here
+    assert done == ["kept", here], "nothing is new: the last commit is told by itself"
+    done.clear()
+    latest[0] = there
+    assert reader.latestOffset(here, ReadAllAvailable()) == there
+    assert done == [], "it goes with the plan of what comes next"
+    reader.partitions(here, there)
+    assert done == ["kept", here]
+    done.clear()
+    reader.commit(there)
+    assert done == []

@@ -39,6 +39,8 @@ class LetterStore:
         self._node = node
         self._answer = answer
         self._wanted: queue.SimpleQueue[SetAside] = queue.SimpleQueue()
+        #: Called with the path in the run's directory and the bytes of each new file, before it counts as written.
+        self.also: Callable[[str, bytes], None] = lambda path, raw: None
         #: Blocks written since the last merge.
         self._written: dict[Path, int] = {}
 
@@ -77,9 +79,10 @@ class LetterStore:
         path = folder / f"{shard}@{block.start}.jsonl"
         if path.exists() or is_covered(shard, block.start, letter_files(os.listdir(folder))[0]):
             return
-        beside = folder / f".{path.name}.{self._node}.tmp"
+        beside, text = folder / f".{path.name}.{self._node}.tmp", "".join(lines(shard, block))
+        self.also(f"{self.directory.name}/{folder.name}/{path.name}", text.encode())
         with beside.open("w") as out:
-            out.writelines(lines(shard, block))
+            out.write(text)
             out.flush()
             os.fsync(out.fileno())
         beside.replace(path)

@@ -57,7 +57,19 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
         looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences", "commits")
-        doing = ("drain", "finish", "stop", "submit", "protect", "pause", "checkpoint", "skip", "leave")
+        doing = (
+            "drain",
+            "finish",
+            "stop",
+            "submit",
+            "protect",
+            "pause",
+            "checkpoint",
+            "skip",
+            "leave",
+            "keep_plan",
+            "peace",
+        )
         return {name: getattr(self, name) for name in looking + doing}
 
     def _ask(self, question: Callable[[Node, int], Any], timeout_s: float = 10.0) -> Any:
@@ -199,6 +211,21 @@ class Actions:
         if found is not None:
             self.process.post(Received("operator", m.SkipWanted(shard=shard, input=found.edge, start=found.start)))
         return answer
+
+    def keep_plan(self, body: dict) -> dict:
+        """Put what a sink has planned into the store. Answers when it is there."""
+        if self.process.checkpoints is None:
+            raise PeerError(f"{self.process.name} has no store")
+        self.process.checkpoints.keep_plan(asset_id(str(body["sink"])), str(body["plan"]))
+        return {}
+
+    def peace(self, body: dict) -> dict:
+        """What a writer may write to the store now, by the coordinator's Peace."""
+        process = self.process
+        node, desk = process.node, process.checkpoints.desk if process.checkpoints else None
+        if node is None or desk is None or node.election.coordinator != process.name:
+            raise PeerError(f"{process.name} is not the coordinator, or has no network model")
+        return desk.answer(body, node.election.term, process.record.members, time.monotonic_ns())
 
     def _tell_coordinator(self, message: Callable[[], m.Message], is_done: Callable[[], bool], what: str) -> None:
         """Tell whoever is coordinator until the record shows it."""

@@ -37,7 +37,8 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         # rows
         "captures", "queues", "disk-full", "set-aside",
         # the stable store
-        "checkpoint", "checkpoint-bad", "checkpoints-kept", "store-waits",
+        "checkpoint", "checkpoint-bad", "checkpoints-kept", "store-waits", "restored", "replayed",
+        "peace-alone", "peace-elsewhere",
         # stages, and the processes they are in
         "stage-start", "stage-session", "stage-planned", "stage-ready", "stage-running", "stage-batch", "stage-late",
         "stage-bad", "stage-ahead", "stage-waiting", "stage-odd", "stage-silent", "stage-stuck", "stage-failed",

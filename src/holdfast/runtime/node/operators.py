@@ -45,6 +45,7 @@ from holdfast.runtime.shards import cut
 from holdfast.state.pages import Snapshot
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.restore import RestoreTimes
     from holdfast.checkpoint.write import BuiltOn
 
 #: Column of partial aggregates that says in which pane a row belongs.
@@ -121,6 +122,8 @@ class ShardOperator:
         self._slices: list[StateSlice] = []
         #: The newest checkpoint of this copy in the store: the next one has only what has changed since.
         self._stored: BuiltOn | None = None
+        #: How long it took to bring this copy back from the store, if it was.
+        self.times: RestoreTimes | None = None
 
     def _lag(self) -> int:
         if not isinstance(self.op, Join):
@@ -351,8 +354,10 @@ class ShardOperator:
 
         check(isinstance(image, RestoredState), "a state was to be loaded that is none", self.op.name)
         assert isinstance(image, RestoredState)
+        began = time.monotonic()
         self.op.become(image.pool, image.manifest.meta)
-        self._stored = image.kept
+        self._stored, self.times = image.kept, image.times
+        self.times.maps_s = time.monotonic() - began
 
     def restore(self) -> None:
         """An image is running state already: lists and indexes are kept up by every paste."""

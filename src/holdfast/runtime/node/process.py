@@ -178,6 +178,7 @@ class NodeProcess:
     def _take_on(self, plan: Plan) -> bool:
         with self._deploying:
             if self.plan is None:
+                plan.check_store(has_store=bool(self.config.store))
                 self.past.belongs_to(plan)
                 self.security.deployment = plan.query  # from now on, callers of another one are turned away
                 self.plan = plan
@@ -217,10 +218,11 @@ class NodeProcess:
             factory,
             Random(),
             on_disk,
-            first_record(plan.topology, names, config.core().protection, plan.modes),
+            first_record(plan.topology, names, own=plan.protections(config.core().protection)),
             time.monotonic_ns(),
         )
         self.server.source = node.seat
+        self.story.operator_of = lambda shard: node.host.copies[shard].op
         self.loop = MachineLoop(
             node,
             self.send,
@@ -237,7 +239,7 @@ class NodeProcess:
         if config.store:  # what writes checkpoints is loaded only where there is one
             from holdfast.runtime.stable.checkpoints import open_checkpoints
 
-            self.checkpoints = open_checkpoints(config, plan, node.seat, factory, self.post, self.events)
+            self.checkpoints = open_checkpoints(self, plan, node, factory)
         self.children = self._driver_processes()
         for name, endpoint in config.endpoints.items():
             if name != self.name:
@@ -250,11 +252,9 @@ class NodeProcess:
             "started",
             f"{node.seat} is up after {time.monotonic() - self.started:.2f} s; "
             f"kernels of {kinds} operators were warmed in {warmed_s:.2f} s.",
-            seat=node.seat,
-            pid=os.getpid(),
-            seconds=round(time.monotonic() - self.started, 3),
+            seat=node.seat, pid=os.getpid(), seconds=round(time.monotonic() - self.started, 3),
             warm_seconds=round(warmed_s, 3),
-        )
+        )  # fmt: skip
         self.loop.start(first)
         self.pulse.start()
         threading.Thread(target=self._write_spills, name="spill", daemon=True).start()

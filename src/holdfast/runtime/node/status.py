@@ -93,9 +93,18 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         "state_bytes": op.op.state_bytes() if isinstance(op, ShardOperator) else 0,
         "load_percent": _percent(copy.gauge.load),
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
+        **_restored(op),
         "mode": place.mode,
         "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
+        "checkpoint": node.record.protection_of(shard).checkpoint,
+        "checkpoint_every_ms": node.record.protection_of(shard).checkpoint_ns / 1e6,
     }
+
+
+def _restored(op: object) -> dict[str, Any]:
+    """How long the phases took, if this copy came back from the store."""
+    times = op.times if isinstance(op, ShardOperator) else None
+    return {} if times is None else {"restored": asdict(times)}
 
 
 def unheard(node: Node, now_ns: int) -> list[Name]:

@@ -10,14 +10,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.model import notes
-from holdfast.model.ids import Name, Seat, name_of, operator_of
+from holdfast.model.ids import Asset, Name, Seat, name_of, operator_of
 from holdfast.model.parts import DEAD
+from holdfast.model.store_notes import LookedUp
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.letters import first_reason
+from holdfast.runtime.node.operators import ShardOperator
+
+if TYPE_CHECKING:  # only nodes with a store need it
+    from holdfast.checkpoint.restore import RestoreTimes
 
 
 class Story:
@@ -31,6 +38,8 @@ class Story:
         self.rows_emitted = 0
         #: Where each shard sat before: to say how long its old node was silent when it was promoted.
         self.sat: dict[str, Seat | None] = {}
+        #: The copy of a shard on this node.
+        self.operator_of: Callable[[Asset], object] = lambda shard: None
         self._captures = [0, 0, 0]
         self._captures_told = time.monotonic()
 
@@ -49,6 +58,10 @@ class Story:
                     self._captures[2] += 1
                 case notes.Emitted():
                     self.rows_emitted += len(note.block.rows)
+                case notes.Restored():
+                    self._on_restored(note)
+                case LookedUp():
+                    self._on_looked_up(note)
                 case notes.SetAside():
                     self._on_set_aside(note)
                 case notes.Decided():
@@ -80,6 +93,29 @@ class Story:
         text = f"{note.shard} has set aside {rows} rows ({folder} has them): {first_reason(note.block.rows)}."
         self._events.limited((note.word, note.shard), 1.0, "set-aside", text, shard=note.shard, rows=rows)
 
+    def _on_restored(self, note: notes.Restored) -> None:
+        text, times = f"{note.seat} goes on with {note.shard} from ", self._times_of(note.shard)
+        if times is None:
+            self._events.write("restored", f"{text}the beginning: the store has no checkpoint of it.", shard=note.shard)
+            return
+        text += f"checkpoint {times.sequence}: {times.state_bytes / 1e6:,.1f} MB, claimed in {times.claim_s:.3f} s, "
+        text += f"read in {times.read_s:.3f} s, maps found in {times.maps_s:.3f} s."
+        self._events.write("restored", text, shard=note.shard, **_told_times(times))
+
+    def _times_of(self, shard: Asset) -> RestoreTimes | None:
+        operator = self.operator_of(shard)
+        if not isinstance(operator, ShardOperator) or operator.times is None:
+            return None
+        operator.times.step_s = operator.busy_ns / 1e9
+        return operator.times
+
+    def _on_looked_up(self, note: LookedUp) -> None:
+        times = self._times_of(note.shard)
+        if times is not None:
+            text = f"{note.shard} has the batches after its checkpoint: {times.log_batches}, "
+            text += f"read from the log in {times.log_s:.3f} s, taken in {times.step_s:.3f} s."
+            self._events.write("replayed", text, shard=note.shard, **_told_times(times))
+
     def _on_promoted(self, note: notes.Promoted) -> None:
         shard, seat, epoch, positions = note.shard, note.seat, note.epoch, note.positions
         before = self.sat.get(shard)
@@ -96,3 +132,7 @@ class Story:
             )  # fmt: skip
         else:
             self._events.write("promotion", f"{text}.", **fields)
+
+
+def _told_times(times: RestoreTimes) -> dict[str, float]:
+    return {phase: round(value, 4) for phase, value in asdict(times).items()}

@@ -123,6 +123,12 @@ def last_commit(deployment: str, stage: Asset) -> Steps[CommitRecord | None]:
     return _try_of(raw, found.key, batch).commit
 
 
+def first_kept(deployment: str, stage: Asset) -> Steps[int | None]:
+    """The oldest batch that the log still has; None: it has none."""
+    matches = [_KEY.fullmatch(one.key) for one in (yield ListKeys(folder_of(deployment, stage)))]
+    return min((int(match[1]) for match in matches if match is not None), default=None)
+
+
 def _decode(raw: bytes, key: str, batch: int, edge: Edge) -> LoggedBatch:
     one = _try_of(raw, key, batch)
     try:

@@ -14,29 +14,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.checkpoint import keys
 from holdfast.checkpoint import tenure as tenures
 from holdfast.checkpoint.head import HeadEntry
 from holdfast.checkpoint.manifest import Fit, head_of, stand_of
-from holdfast.checkpoint.restore import RestoredState, restore
+from holdfast.checkpoint.restore import RestoredState, RestoreTimes, restore
 from holdfast.checkpoint.tenure import Tenure
 from holdfast.checkpoint.write import PagedJob, fit_of
+from holdfast.core.node import Node
 from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
 from holdfast.errors import HoldfastError, StateError
 from holdfast.model.block import Block
-from holdfast.model.ids import Asset, Edge, Seat, operator_of
-from holdfast.model.parts import CheckpointHead, OutputPart
+from holdfast.model.ids import Asset, Edge, Name, Seat, operator_of
+from holdfast.model.parts import CheckpointHead, OutputPart, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import Record
-from holdfast.runtime.config import NodeConfig
+from holdfast.runtime.config import size_bytes
 from holdfast.runtime.net.wire import pack_value, unpack_value
-from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
-from holdfast.runtime.stable import batches, description
+from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.door import StoreDoor
+from holdfast.runtime.stable.peace import ANSWER_S, PeaceDesk, PeaceWriter, differ, load_model
+from holdfast.state.pages import Snapshot
+from holdfast.store.url import can_place, is_folder
+
+if TYPE_CHECKING:
+    from holdfast.runtime.node.process import NodeProcess
 
 T = TypeVar("T")
 
@@ -66,6 +73,8 @@ class CheckpointStore:
         answer: Callable[[Done], None],
         events: EventWriter,
         keep: int,
+        peace: PeaceWriter | None = None,
+        chunk_bytes: int = 64 << 20,
     ) -> None:
         self._door = door
         self._plan = plan
@@ -74,6 +83,14 @@ class CheckpointStore:
         self._answer = answer
         self._events = events
         self._keep = keep
+        #: Who says when checkpoints may be written, and where they go; and how large its chunks are.
+        self._peace = peace
+        self._chunk_bytes = chunk_bytes
+        #: What this node answers writers with while it is the coordinator.
+        self.desk: PeaceDesk | None = None
+        #: Blocks of checkpoints that are not where they were wanted, and of how many.
+        self.elsewhere = 0
+        self.placed = 0
         #: What waits, at most one of a kind for each shard or edge: the newest that was asked for.
         self._puts: dict[Asset, PutCheckpoint] = {}
         self._loads: dict[Asset | Edge, LoadCheckpoint | LoadBatches] = {}
@@ -86,6 +103,10 @@ class CheckpointStore:
         self._fits: dict[str, Fit] = {}
         #: Checkpoints of each shard since its node looked at the logs.
         self._put_since: dict[Asset, int] = {}
+        #: Of shards that were restored here.
+        self._times: dict[Asset, RestoreTimes] = {}
+        #: Shards of which nothing is kept: their stages' logs need not wait for them.
+        self._unstored: frozenset[Asset] = frozenset()
         #: For status and metrics: how many were written, and bytes of them.
         self.written = 0
         self.bytes_written = 0
@@ -103,15 +124,28 @@ class CheckpointStore:
 
     def keep(self, record: Record) -> None:
         """The record that counts now. An earlier one that still waits is not needed any more."""
+        unstored = (shard for shard in self._plan.topology.shard if not record.protection_of(shard).is_stored)
+        self._unstored = frozenset(unstored)
         with self._wanted:
             self._records["latest"] = record
             self._wanted.notify_all()
+
+    def keep_plan(self, sink: Asset, plan: str) -> None:
+        """On the thread of whoever asks: what a sink has planned, as JSON, is in the store when this returns."""
+        given = msgspec.json.decode(plan, type=SinkPlan)
+        self._door.service("record").run(kept.put_plan(self._plan.query, sink, given))
+
+    def keep_file(self, path: str, raw: bytes) -> None:
+        """The same for a file of the run's directory."""
+        self._door.service("record").run(kept.put_file(self._plan.query, path, raw))
 
     def close(self) -> None:
         """Waits for nobody: what is half written counts for nothing, and is removed by the next tenure."""
         with self._wanted:
             self._closed = True
             self._wanted.notify_all()
+        if self._peace is not None:
+            self._peace.stop()
         self._door.close()
 
     def _next(self, waiting: dict[Any, T]) -> T | None:
@@ -178,10 +212,10 @@ class CheckpointStore:
             job = PagedJob(
                 effect.shard, image.snapshot, image.meta, self._fit(effect.shard), stand_of(effect.head, effect.epoch),
                 base=image.base, parts={OUTPUTS: [pack_value(effect.head.outputs)]},
-                now_ms=lambda: time.time_ns() // 1_000_000,
+                now_ms=lambda: time.time_ns() // 1_000_000, **self._cut(image.snapshot),
             )  # fmt: skip
             stored = True  # from here on the job closes the snapshot
-            entry = self._door.service().run(tenures.publish(tenure, job))
+            entry = self._publish(effect.shard, tenure, job)
         except StateError:
             image.keep(None)
             raise
@@ -191,6 +225,41 @@ class CheckpointStore:
         image.keep(job.kept(entry.sequence))
         self._told_put(effect.shard, entry)
         return Done(ticket=effect.ticket, ok=True)
+
+    def _cut(self, snapshot: Snapshot) -> dict[str, Any]:
+        """With Peace every file is a chunk, as large as the others."""
+        if self._peace is None:
+            return {}
+        return {"writers": max(1, -(-snapshot.nbytes // self._chunk_bytes)), "even": True}
+
+    def _publish(self, shard: Asset, tenure: Tenure, job: PagedJob) -> HeadEntry:
+        peace = self._peace
+        if peace is None or not job.writers:
+            return self._door.service().run(tenures.publish(tenure, job))
+        peace.open(job.writers)
+        try:
+            entry = self._door.service().run(tenures.publish(tenure, job))
+            files = [keys.file_key(shard, f"{entry.sequence}/pages-{i}") for i in range(job.writers)]
+            self._compare({key: peace.favoured(key) for key in files})
+            return entry
+        finally:
+            peace.close()
+
+    def _compare(self, wanted: dict[str, tuple[str, ...]]) -> None:
+        """Favored nodes are a wish: was it granted?"""
+        before = self.elsewhere
+        try:
+            for key, nodes in wanted.items():
+                blocks = (self._door.nodes_of(key) or []) if nodes else []
+                self.placed += len(blocks)
+                self.elsewhere += differ(nodes, blocks)
+        except HoldfastError as error:  # where they are is nice to know
+            self._events.write("peace-elsewhere", f"Where blocks of a checkpoint are cannot be said: {error.what}.")
+            return
+        if self.elsewhere > before:
+            text = f"{self.elsewhere - before} blocks of a checkpoint are not where Peace wanted them; so far "
+            text += f"{self.elsewhere} of {self.placed}. The store had its reasons: a data node was down, full or busy."
+            self._events.write("peace-elsewhere", text, elsewhere=self.elsewhere, placed=self.placed)
 
     def _told_put(self, shard: Asset, entry: HeadEntry) -> None:
         self.written += 1
@@ -224,13 +293,16 @@ class CheckpointStore:
 
     def _forget(self, shard: Asset) -> None:
         for stage in self._plan.topology.stages:
-            if stage.shards and shard == min(stage.shards):
-                self._door.service().run(batches.forget(self._plan.query, stage.id, stage.shards, self._keep))
+            stored = tuple(sorted(set(stage.shards) - self._unstored))
+            if stored and shard == stored[0]:
+                self._door.service().run(batches.forget(self._plan.query, stage.id, stored, self._keep))
 
     # --- reading
 
     def _load(self, effect: LoadCheckpoint) -> Done:
+        began = time.monotonic()
         tenure = self._claim(effect.shard, effect.epoch, restoring=True)
+        claimed = time.monotonic()
         operator = self._operator(effect.shard)
 
         def on_bad(entry: HeadEntry, error: HoldfastError) -> None:
@@ -240,9 +312,13 @@ class CheckpointStore:
         plan = restore(tenure, lambda _: operator.op.new_pool(), wanted=self._fit_of(operator), on_bad=on_bad)
         service = self._door.service("read")
         found = service.run(plan)
+        read_s = time.monotonic() - claimed
         service.run(tenures.settle(tenure))
         if found is None:
             return Done(ticket=effect.ticket, ok=True)
+        times = self._times[effect.shard] = found.times
+        times.sequence, times.state_bytes = found.entry.sequence, found.entry.state_bytes
+        times.claim_s, times.read_s = claimed - began, read_s
         return Done(ticket=effect.ticket, ok=True, head=self._head(found), image=found)
 
     def _head(self, found: RestoredState) -> CheckpointHead:
@@ -255,8 +331,12 @@ class CheckpointStore:
         return head_of(found.manifest.stand, whole)
 
     def _load_batches(self, effect: LoadBatches) -> Done:
-        stage = self._plan.topology.producer[effect.edge]
+        stage, began = self._plan.topology.producer[effect.edge], time.monotonic()
         found = self._door.service("read").run(batches.read(self._plan.query, stage, effect))
+        times = self._times.get(self._plan.topology.readers_of(effect.edge)[0])
+        if times is not None:
+            times.log_s += time.monotonic() - began
+            times.log_batches += len({one.held.batch for one in found})
         return Done(ticket=effect.ticket, ok=True, batches=found)
 
     # --- operators
@@ -273,16 +353,30 @@ class CheckpointStore:
         return fit_of(operator.op, self._plan.query, operator.plan.output)
 
 
-def open_checkpoints(
-    config: NodeConfig, plan: Plan, seat: Seat, factory: Factory, answer: Callable[[Done], None], events: EventLog
-) -> CheckpointStore:
-    """Of the store that a node's settings name."""
+def open_checkpoints(process: NodeProcess, plan: Plan, node: Node, factory: Factory) -> CheckpointStore:
+    """Of the store that a node's settings name. Where that is not a folder, dead letters go there as well."""
+    config, events = process.config, process.events
 
     def waits(text: str) -> None:
         events.limited("store", 30.0, "store-waits", f"{config.name} {text}.")
 
-    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits)
-    return CheckpointStore(door, plan, seat, factory, answer, events, config.checkpoints_kept)
+    def ask(name: Name, body: dict[str, Any]) -> dict[str, Any]:
+        return process.caller.call(name, "peace", body, timeout=ANSWER_S)
+
+    def tell(text: str) -> None:
+        events.limited("peace", 30.0, "peace-alone", text)
+
+    desk = peace = None
+    if config.network_model:
+        model = load_model(config.network_model, sorted(config.endpoints), places=can_place(config.store))
+        desk, peace = PeaceDesk(model), PeaceWriter(process.name, lambda: node.election.coordinator, ask, tell)
+    door = StoreDoor.of(config.store, config.store_conf, config.home / "logs" / "store.log", waits, peace)
+    chunk_bytes, keep = size_bytes(config.peace_chunk, "peace_chunk"), config.checkpoints_kept
+    made = CheckpointStore(door, plan, node.seat, factory, process.post, events, keep, peace, chunk_bytes)
+    made.desk = desk
+    if not is_folder(config.store) and process.letters is not None:
+        process.letters.also = made.keep_file
+    return made
 
 
 def _let_go(effect: PutCheckpoint | None) -> None:
