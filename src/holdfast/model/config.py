@@ -11,6 +11,8 @@ SECOND = 1_000 * MS
 
 #: Bounds of `chunk_bytes`: each image that is brought up costs a few pieces of memory on both sides.
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64, 16 << 20
+#: How the silence of a peer is judged (`core/detect/`).
+DETECTORS = ("misses", "phi")
 #: In which order captures and pastes run (`core/tasks.py`).
 SCHEDULERS = ("period",)
 
@@ -20,6 +22,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ns: int = 100 * MS
     #: A node is taken for dead after this many missing heartbeats.
     misses_max: int = 3
+    #: How the silence of a node is judged: by missing heartbeats, or by how unlikely it is.
+    detector: str = "misses"
+    #: Two members of whom one misses the other for this long beyond `misses_max`, while the coordinator hears both, are
+    #: cut from each other; what needs their link goes around it. It is over when nobody has said so for `mend_ns`.
+    cut_ns: int = 1 * SECOND
+    mend_ns: int = 10 * SECOND
     #: Time between two beats of the coordinator to all members.
     beat_ns: int = 100 * MS
     #: Members elect a new coordinator after this time without a beat.
@@ -75,12 +83,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 detail=f"heartbeat_ns={self.heartbeat_ns}, misses_max={self.misses_max}",
                 hint="Use at least one miss and a positive interval.",
             )
+        if self.detector not in DETECTORS:
+            raise ConfigError(
+                "unknown detector", detail=f"detector={self.detector!r}", hint=f"Choose {' or '.join(DETECTORS)}."
+            )
         if self.election_ns <= self.beat_ns * 2:
             raise ConfigError(
                 "elections would start while the coordinator is alive",
                 detail=f"election_ns={self.election_ns}, beat_ns={self.beat_ns}",
                 hint="Let election_ns be several times beat_ns.",
             )
+        self._check_links()
         self._check_transfers()
         self._check_balance()
         if min(self.spill_retry_ns, self.spill_limit_ns, self.store_limit_ns) < 1:
@@ -94,6 +107,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 "a capture would be forced too late to keep the input bounded",
                 detail=f"retained_soft_max={self.retained_soft_max}, retained_hard_max={self.retained_hard_max}",
                 hint="Keep 0 < retained_soft_max <= retained_hard_max.",
+            )
+
+    def _check_links(self) -> None:
+        if not 0 < self.cut_ns <= self.mend_ns:
+            raise ConfigError(
+                "things would go around a cut link and back again all the time",
+                detail=f"cut_ns={self.cut_ns}, mend_ns={self.mend_ns}",
+                hint="Keep 0 < cut_ns <= mend_ns.",
             )
 
     def _check_balance(self) -> None:

@@ -23,6 +23,7 @@ skips                the record skips, at a new epoch, only what a primary has g
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
+links                what loses messages is taken for cut, nothing goes around a cut again and again (`sim/links.py`)
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
@@ -48,6 +49,7 @@ from holdfast.model.record import Place, Record
 from holdfast.sim.balance import BalanceRules
 from holdfast.sim.claims import CLAIMS
 from holdfast.sim.letters import LetterRules
+from holdfast.sim.links import LinkRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.skips import SkipRules
@@ -92,6 +94,7 @@ class Checker:
         #: When (by the node's clock) each guest last fetched from each seat.
         self.served: dict[tuple[Address, Consumer], int] = {}
         self.balance = BalanceRules(world, self.fail)
+        self.links = LinkRules(world, self.fail)
         self.store = StoreRules(world, self.fail, lambda: self.record)
         self.count = 0
         #: What reads which note. Others must say (`checked`) that no rule needs them.
@@ -116,13 +119,10 @@ class Checker:
             notes.Trimmed: self._trimmed,
             notes.Spilled: self._spilled,
             notes.Acked: self._acked,
-            notes.Stored: self.store.on_stored,
-            notes.Restored: self.store.on_restored,
-            notes.Logged: self.store.on_logged,
-            notes.SetAside: self.letters.on_set_aside,
-            notes.DeadKept: self.letters.on_kept,
-            notes.GaveUp: self.skips.on_gave_up,
-            notes.Skipped: self.skips.on_skipped,
+            **self.letters.rules(),
+            **self.skips.rules(),
+            **self.store.rules(),
+            **self.links.rules(),
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)
