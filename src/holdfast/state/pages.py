@@ -99,9 +99,9 @@ class PageSet:
         n = pool.pages_max
         # calloc'ed, so the part that is never used is never backed by memory
         self.table = np.zeros(n, np.int64)
-        self._stamp = np.zeros(n, np.int64)
+        self.stamps = np.zeros(n, np.int64)
         self._lfree = np.zeros(n, np.int64)
-        self.block = new_block(TABLE, self.table, self._stamp, self._lfree)
+        self.block = new_block(TABLE, self.table, self.stamps, self._lfree)
         self.block[ID] = set_id
         self.block[KIND] = kind
         self.at = address(self.block)
@@ -427,6 +427,11 @@ class PagePool:
                 unref_many(self.at, snap.all_phys, snap.released, read)
                 snap.released = read
         self._open = [s for s in self._open if s.released < len(s)]
+
+    def forget(self, snapshot: Snapshot) -> None:
+        """A page set has taken over what this snapshot held (`revert.py`)."""
+        self._open.remove(snapshot)
+        snapshot.close()
 
     def make_room(self) -> None:
         """What can be done before giving up: free what readers are done with."""
