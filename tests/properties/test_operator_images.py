@@ -243,8 +243,8 @@ class ImageMachine(RuleBasedStateMachine):
         """On a fork it does what a plain copy of it does; then it is the image again, or the primary."""
         assert self.captured is not None
         which %= self.inputs
-        seen, said, rest = self.captured
-        before, changes = records(self.image), self.image.changes()
+        seen, said, _ = self.captured
+        before, changes, shows = records(self.image), self.image.changes(), self.fingerprint(self.image)
         plain = copy_into(self.image, self.make())
         self.image.fork()
         placed = [r._replace(ts=self.now(which) + r.ts) for r in given_rows]
@@ -255,7 +255,7 @@ class ImageMachine(RuleBasedStateMachine):
         self.image.settle(keep=keep)
         if not keep:
             assert (records(self.image), self.image.changes()) == (before, changes)
-            assert self.fingerprint(self.image) == rest
+            assert self.fingerprint(self.image) == shows
             return
         self.log[seen:], self.emitted[said:] = [(which, r) for r in placed], made
         self.primary, self.image = self.image, self.make()

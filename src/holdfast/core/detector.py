@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.model.config import Config
 from holdfast.model.ids import Name
-from holdfast.model.messages import Suspect
+from holdfast.model.messages import Missed, Suspect
 from holdfast.model.record import Record
 
 
@@ -43,6 +43,12 @@ class Detector:
     def on_heartbeat(self, name: Name, now_ns: int) -> None:
         if name == self.watched:
             self.heard_ns = now_ns
+
+    def missed(self, now_ns: int) -> Missed | None:
+        """The watched member, if one heartbeat of it has not come; to be asked after `on_tick`."""
+        if self.watched is None or 2 * (now_ns - self.heard_ns) <= 3 * self.config.heartbeat_ns:
+            return None
+        return Missed(name=self.watched, life=self.watched_life)
 
     def on_tick(self, now_ns: int) -> Suspect | None:
         """The watched member, if it has been silent for too long."""

@@ -205,6 +205,7 @@ class Node:
         suspect = detector.on_tick(now_ns)
         if detector.monitor is not None:
             ready.send.append((detector.monitor, m.Heartbeat(life=self.life, version=self.record.version)))
+        self.host.stand_ins.tell(detector.missed(now_ns), now_ns, ready)
         if suspect is not None:
             ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
@@ -484,7 +485,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     takes itself."""
     found: dict[type, Handler] = {}
     for kind in m.all_messages():
-        for part in (node, node.election, node.host, node.hand_over, node.fetches, node.loads):
+        for part in (node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.host.stand_ins):
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)
                 break
@@ -495,6 +496,4 @@ def _handlers(node: Node) -> dict[type, Handler]:
 
 
 def _to_ledger(ledgers: dict[Asset, Ledger], handler: str) -> Handler:
-    return lambda source, message, now_ns, ready: getattr(ledgers[message.ledger], handler)(
-        source, message, now_ns, ready
-    )
+    return lambda source, message, *more: getattr(ledgers[message.ledger], handler)(source, message, *more)

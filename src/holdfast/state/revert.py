@@ -1,8 +1,8 @@
 """Go back to a snapshot: page sets become again what they were when it was taken.
 
-A stand-in (hybrid-ha §IV-B) runs on from its image and must be able to go back to it. The snapshot holds every page of that
-moment, and only pages that were written since have been cloned; so going back swaps page ids and copies no page. What
-structures keep beside their pages does not follow: whoever goes back opens them again, as after a restore.
+A stand-in (hybrid-ha §IV-B) runs on from its image and must be able to go back to it. The snapshot holds every page of
+that moment, and only pages that were written since have been cloned; so going back swaps page ids and copies no page.
+What structures keep beside their pages does not follow: whoever goes back opens them again, as after a restore.
 
 Never here: what is in a page, or when to go back (`operators/operator.py`).
 """

@@ -354,6 +354,14 @@ class ShardOperator:
         self.op.become(image.pool, image.manifest.meta)
         self._stored = image.kept
 
+    def fork(self) -> None:
+        self.op.fork()
+
+    def settle(self, *, keep: bool) -> None:
+        """What was torn in a fork is torn no more when it has gone back."""
+        self.op.settle(keep=keep)
+        self.torn = self.torn and keep
+
     def restore(self) -> None:
         """An image is running state already: lists and indexes are kept up by every paste."""
         check(self.op.scanned == END, "an image that is still being brought up was made to run", self.op.name)
