@@ -18,6 +18,7 @@ from holdfast.sim.swarm import (
     poisoned,
     rough,
     skewed,
+    standing_in,
     stored,
     swarm_setup,
     switching,
@@ -62,6 +63,8 @@ POISONED = {name for name, make in MUTANTS.items() if make.__module__ == "mutant
 CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_skips"}
 #: Bugs in what the stable store keeps: looked for where there is one, and everything is killed at once.
 STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
+#: Bugs in stand-ins: looked for where nodes are late, of every kind of operator.
+STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_stand_ins"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -84,6 +87,8 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             setup = stored(setup) if name in STORED else setup
+            if name in STANDING_IN:
+                setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

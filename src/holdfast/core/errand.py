@@ -35,8 +35,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     wait_ns: int = 2 * SECOND
     #: A node that hangs answers nothing and refuses nothing: it is waited for this long at first, twice as long then.
     patience_ns: int = 4 * SECOND
-    #: Where somebody may stand in for the primary, one of the two is waited for this long, then the other is asked; after
-    #: both, twice as long.
+    #: Where somebody may stand in for the primary, one of the two is waited for this long, then the other is asked;
+    #: after both, twice as long.
     turn_ns: int = 250 * MS
     #: After a refusal, the same node is asked again after this.
     pause_ns: int = 100 * MS

@@ -28,7 +28,8 @@ class StandInRules:
         place = node.record.places[note.shard]  # type: ignore[attr-defined]
         if (place.stand_in, place.epoch, place.primary) != (source, note.epoch, note.primary):
             self.fail("stands in where it may not", f"{note}: {place}")
-        self.standing[note.shard, note.epoch, source] = _image(self._copy(source, note.shard), forked=True)
+        copy = node.host.copies[note.shard]  # type: ignore[attr-defined]
+        self.standing[note.shard, note.epoch, source] = (copy.pasted, _image(copy, forked=True))
         self.count += 1
 
     def on_emitted_beside(self, source: Address, note: notes.EmittedBeside) -> None:
@@ -37,10 +38,12 @@ class StandInRules:
         self.compare(note.shard, note.edge, note.epoch, note.block, source)
 
     def on_stands_down(self, source: Address, note: notes.StandsDown) -> None:
-        before = self.standing.pop((note.shard, note.epoch, source))
+        pasted, before = self.standing.pop((note.shard, note.epoch, source))
         copy = self.world.processes[name_of(source)].machine.host.copies.get(note.shard)  # type: ignore[attr-defined]
         if note.kept or copy is None or copy.condition not in (Condition.COMPLETE, Condition.HOLDING):
             return  # the same step has promoted or dropped it
+        if copy.pasted != pasted or (copy.pasting is not None and len(copy.pasting.left) < copy.pasting.head.pieces):
+            return  # or has pasted what waited
         now = _image(copy, forked=False)
         if now != before:
             self.fail("a stand-in has changed its image", f"{note}: {before} -> {now}")
@@ -52,9 +55,6 @@ class StandInRules:
         """Shards that somebody stands in for now."""
         nodes = [node for node in map(self.world.node, self.world.names) if node is not None]
         return [shard for node in nodes for shard in node.host.stand_ins.running]
-
-    def _copy(self, source: Address, shard: Asset) -> Copy:
-        return self.world.processes[name_of(source)].machine.host.copies[shard]  # type: ignore[attr-defined]
 
 
 def _image(copy: Copy, *, forked: bool) -> tuple:

@@ -96,7 +96,7 @@ def standing_in(setup: Setup) -> Setup:
         node, at_ms = Name(f"n{rng.randrange(min(setup.nodes, 4))}"), rng.randrange(200, setup.safety_ms)
         for_ms, clock_stops = rng.choice((120, 180, 250, 290, 400, 900)), float(rng.random() < 0.5)
         faults.append(Fault(kind="stall", node=node, at_ms=at_ms, for_ms=for_ms, value=clock_stops))
-    modes = setup.modes | dict.fromkeys(some, "hybrid")
+    modes = dict.fromkeys(some, "hybrid") | setup.modes
     config = replace(setup.config, misses_max=rng.choice((3, 3, 6)))
     return replace(setup, modes=modes, config=config, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 

@@ -245,9 +245,9 @@ def test_a_window_is_a_multiple_of_its_step():
 
 def test_modes_that_are_not_built_say_which_are():
     stream = source(hf.Pipeline("p"))
-    with refused("talkers: mode 'hybrid' is not built yet") as error:
-        counts(stream, name="talkers", mode="hybrid")
-    assert "'none', 'passive', and 'auto'" in error.value.hint
+    with refused("talkers: mode 'active' is not built yet") as error:
+        counts(stream, name="talkers", mode="active")
+    assert "'none', 'passive', 'hybrid', and 'auto'" in error.value.hint
     with refused("mode 'turbo' is not known"):
         counts(stream, mode="turbo")
 

@@ -94,6 +94,7 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         "load_percent": _percent(copy.gauge.load),
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
         "mode": place.mode,
+        "stands_in": copy.fork is not None,
         "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
     }
 
