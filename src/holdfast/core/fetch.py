@@ -91,6 +91,7 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
     runner = host.runners.get(shard)
     beside = host.stand_ins.running.get(shard)
     if beside is not None:
+        host.renew_leases(asked.consumer, now_ns)  # of what else is here for it
         return _from_stand_in(beside, asked)
     if runner is None or runner.epoch < asked.producer_epoch:
         return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary if shard in places else None)
