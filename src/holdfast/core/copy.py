@@ -420,9 +420,12 @@ class Copy:
     def retake(self) -> None:
         """A stand-in takes what stages have handed over since it last looked; the inbox keeps it for the image."""
         for i in self.inputs:
-            if i.inbox is not None:
-                end = i.queue[-1].end if i.queue else i.position
-                i.queue.extend(block for block in i.inbox.sealed if block.start >= end)
+            end, new = i.queue[-1].end if i.queue else i.position, deque[Block]()
+            for block in reversed(i.inbox.sealed if i.inbox else ()):
+                if block.start < end:
+                    break
+                new.appendleft(block)
+            i.queue.extend(new)
 
     def stand_down(self, *, keep: bool) -> list[Block]:
         """Be the image again, or keep what came of it; then the dead letters of it, which nobody has noted."""

@@ -343,6 +343,7 @@ class Host:
     def on_capture(self, source: Seat, message: Capture | CapturePiece, now_ns: int, ready: Ready) -> None:
         """A capture, or a piece of one. Pieces come in any order, and perhaps before the record they belong to."""
         shard = message.shard
+        self.stand_ins.hear(source, now_ns)
         if isinstance(message, Capture) and not message.pieces:
             self._answer(source, message, ready)
             return

@@ -287,6 +287,7 @@ class Runner:
 
     def on_stand_in(self, source: Address, message: StandIn, now_ns: int, ready: Ready) -> None:
         """It goes on until this copy stands where it stands: so output never waits for one that catches up."""
+        self.copy.replays = True
         if self.beside.hear(message.to) or self.place.moving or self.copy.condition is not Condition.RUNNING:
             ready.send.append((source, Back(shard=self.id, since=self.place.since)))
 

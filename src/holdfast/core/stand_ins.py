@@ -93,6 +93,10 @@ class Beside:
             if now_ns - feed.heard_ns >= 3 * retry_ns:
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
         self.pump(ready)
+        self.tell(ready)
+
+    def tell(self, ready: Ready) -> None:
+        """Tell the primary, again until it says that it is back."""
         if self.place.primary:
             message = StandIn(shard=self.copy.id, since=self.place.since, to=self.copy.positions())
             ready.send.append((self.place.primary, message))
@@ -141,6 +145,7 @@ class StandIns:
                 self._begin(shard, place, now_ns, ready)
 
     def hear(self, source: Address, now_ns: int) -> None:
+        """A primary has said something: it is there."""
         self.heard[Seat(source)] = now_ns
 
     def _begin(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
@@ -166,6 +171,7 @@ class StandIns:
         ready.notes.append(notes.StandsIn(shard, host.seat, place.epoch, place.primary or host.seat))
         beside.turn(host.record, host.topology.producer, now_ns, ready)
         beside.pump(ready)
+        beside.tell(ready)
 
     def _is_certain(self, shard: Asset) -> bool:
         """Will its primary get all that a stand-in could? Not where something before it may start empty."""

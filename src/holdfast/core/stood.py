@@ -1,8 +1,9 @@
 """What a primary knows of whoever stands in for it (`core/stand_ins.py`).
 
 A stand-in that has taken more input has put out more: this copy makes the same again. If input of that is lost with its
-producer, it cannot, and is then as one that was promoted (`Copy.replays`). And a block that a stand-in has taken, or
-may take, cannot be given up: before that, the backup promises not to stand in at this epoch any more.
+producer, it cannot, and is then as one that was promoted (`Copy.replays`, set when a stand-in speaks). And a block that
+a stand-in has taken, or may take, cannot be given up: before that, the backup promises not to stand in at this epoch
+any more.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ class Stood:
     def hear(self, to: dict[Edge, int]) -> bool:
         """A stand-in says how far it is; true if this copy is as far."""
         self.to = {edge: max(at, self.reached(edge)) for edge, at in to.items()}
-        stands = all(self.copy.input(edge).position >= at for edge, at in to.items())
-        self.copy.replays = self.copy.replays or not stands
-        return stands
+        return all(self.copy.input(edge).position >= at for edge, at in to.items())
 
     def is_firm(self, place: Place, ready: Ready | None) -> bool:
         """Can nobody stand in at this epoch? Otherwise whoever could is asked to promise it, again until it does."""

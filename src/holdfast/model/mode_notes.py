@@ -41,6 +41,9 @@ class EmittedBeside(Note, frozen=True):
     epoch: int
     block: Block
 
+    def parts(self) -> tuple[object, ...]:
+        return (self.shard, self.edge, f"epoch={self.epoch}", self.block)
+
 
 class StandsDown(Note, frozen=True):
     """A stand-in is an image again, or (`kept`) goes on as the primary."""

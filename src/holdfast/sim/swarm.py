@@ -96,6 +96,9 @@ def standing_in(setup: Setup) -> Setup:
         node, at_ms = Name(f"n{rng.randrange(min(setup.nodes, 4))}"), rng.randrange(200, setup.safety_ms)
         for_ms, clock_stops = rng.choice((120, 180, 250, 290, 400, 900)), float(rng.random() < 0.5)
         faults.append(Fault(kind="stall", node=node, at_ms=at_ms, for_ms=for_ms, value=clock_stops))
+    for _ in range(rng.choice((0, 0, 0, 1, 3))):
+        mode, at_ms = rng.choice(("hybrid", "hybrid", "passive", "none")), rng.randrange(100, setup.safety_ms)
+        faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
     modes = dict.fromkeys(some, "hybrid") | setup.modes
     config = replace(setup.config, misses_max=rng.choice((3, 3, 6)))
     return replace(setup, modes=modes, config=config, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))

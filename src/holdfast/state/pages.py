@@ -428,11 +428,6 @@ class PagePool:
                 snap.released = read
         self._open = [s for s in self._open if s.released < len(s)]
 
-    def forget(self, snapshot: Snapshot) -> None:
-        """A page set has taken over what this snapshot held (`revert.py`)."""
-        self._open.remove(snapshot)
-        snapshot.close()
-
     def make_room(self) -> None:
         """What can be done before giving up: free what readers are done with."""
         self.reclaim()

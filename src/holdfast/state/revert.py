@@ -22,7 +22,9 @@ def revert(snapshot: Snapshot) -> None:
     check(snapshot.base_seq < 0 and not snapshot.read and not snapshot.closed, "went back to a part of a snapshot")
     for set_id, lps, phys in zip(snapshot.set_ids, snapshot.lps, snapshot.phys, strict=True):
         _put_back(pool, pool.sets[set_id], lps, phys, snapshot.seq)
-    pool.forget(snapshot)
+    snapshot.released = len(snapshot)  # the sets have taken over what it held
+    snapshot.close()
+    pool.reclaim()
 
 
 def _put_back(pool: PagePool, pages: PageSet, lps: np.ndarray, phys: np.ndarray, seq: int) -> None:
