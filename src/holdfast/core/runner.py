@@ -275,11 +275,13 @@ class Runner:
 
     def _give_up(self, ready: Ready) -> None:
         """Give up what a person wants to be skipped, once nobody could stand in and take it."""
-        wanted = self.beside.wanted
-        if wanted is None or not self.beside.is_firm(self.place, ready):
+        wanted, beside = self.beside.wanted, self.beside
+        if self.skips.given_up is not None:
+            beside.is_firm(self.place, ready)  # there may be another backup by now
+        if wanted is None or not beside.is_firm(self.place, ready):
             return
-        self.beside.wanted = None
-        skip = self.skips.give_up(*wanted, self.place) if self.beside.reached(wanted[0]) <= wanted[1] else None
+        beside.wanted = None
+        skip = self.skips.give_up(*wanted, self.place) if beside.may_skip(*wanted, self.place) else None
         if skip is not None:
             ready.notes.append(notes.GaveUp(self.id, self.epoch, skip.edge, skip.start, str(skip)))
 
@@ -380,7 +382,9 @@ class Runner:
         found: list[Message] = [message for guard in self.guards for message in guard.reports(self.id)]
         if not found and self.place.moving and self.has_yielded():
             found.append(Yielded(asset=self.id, since=self.place.since))
-        if not found and not self.copy.landing and (not self.skips.given_up or self.beside.is_firm(self.place, None)):
+        skip = self.skips.given_up
+        waits = skip is not None and not self.beside.may_skip(*skip.key, self.place)
+        if not found and not self.copy.landing and not waits:
             found += self.skips.reports(self.id, self.place, self.safe())
         return found
 

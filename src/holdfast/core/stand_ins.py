@@ -155,6 +155,8 @@ class StandIns:
             return
         if copy.retained() >= host.config.retained_soft_max or not self._is_certain(shard):
             return
+        if any(inbox.landing for inbox in copy.inboxes.values()):
+            return  # of one that started empty: the next commit says where it stands
         while copy.pasting is not None:
             host.paste(shard, ready)
         if copy.condition is not Condition.COMPLETE:

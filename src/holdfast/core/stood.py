@@ -37,6 +37,10 @@ class Stood:
         self.to = {edge: max(at, self.reached(edge)) for edge, at in to.items()}
         return all(self.copy.input(edge).position >= at for edge, at in to.items())
 
+    def may_skip(self, edge: Edge, start: int, place: Place) -> bool:
+        """Has no stand-in taken the block that begins there, and will none?"""
+        return self.is_firm(place, None) and self.reached(edge) <= start
+
     def is_firm(self, place: Place, ready: Ready | None) -> bool:
         """Can nobody stand in at this epoch? Otherwise whoever could is asked to promise it, again until it does."""
         seat = place.stand_in
