@@ -201,11 +201,10 @@ class Node:
 
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
         self.loads.on_tick(self.election.coordinator, now_ns, ready)
-        detector = self.detector
-        suspect = detector.on_tick(now_ns)
-        if detector.monitor is not None:
-            ready.send.append((detector.monitor, m.Heartbeat(life=self.life, version=self.record.version)))
-        self.host.stand_ins.tell(detector.missed(now_ns), now_ns, ready)
+        suspect = self.detector.on_tick(now_ns)
+        if self.detector.monitor is not None:
+            ready.send.append((self.detector.monitor, m.Heartbeat(life=self.life, version=self.record.version)))
+        self.host.stand_ins.tell(self.detector.missed(now_ns), now_ns, ready)
         if suspect is not None:
             ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
@@ -496,4 +495,6 @@ def _handlers(node: Node) -> dict[type, Handler]:
 
 
 def _to_ledger(ledgers: dict[Asset, Ledger], handler: str) -> Handler:
-    return lambda source, message, *more: getattr(ledgers[message.ledger], handler)(source, message, *more)
+    return lambda source, message, now_ns, ready: getattr(ledgers[message.ledger], handler)(
+        source, message, now_ns, ready
+    )
