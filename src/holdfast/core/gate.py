@@ -143,7 +143,10 @@ class Gate:
             return self._is_known(source)
         if said < known:
             return True
-        if message.said_by is SaidBy.MAKER and self.beside.get((self.topology.producer[message.edge], source)) == said:
+        if (
+            message.said_by is SaidBy.MAKER
+            and self.beside.get((self.topology.producer[message.edge], Seat(source))) == said
+        ):
             return True
         right = place.holders if message.said_by is SaidBy.HOLDER else (place.primary,)
         return any(source == seat or (not life_of(seat) and name_of(source) == name_of(seat)) for seat in right)
@@ -158,8 +161,7 @@ class Gate:
             looked_at.append(record.rank)
             names.update(record.members)
             names.update(name_of(seat) for place in record.places.values() for seat in place.holders)
-            found = ((a, p) for a, p in record.places.items() if p.stand_in)
-            self.beside.update({(asset, place.stand_in): place.epoch for asset, place in found})
+            self.beside |= {(a, seat): p.epoch for a, p in record.places.items() if (seat := p.stand_in) is not None}
 
     def refuse(self, source: Address, message: Message, why: str, ready: Ready) -> None:
         ready.notes.append(notes.Objected(type(message).__name__, shown(source), why[:300], self.who))

@@ -22,6 +22,7 @@ what came of it); or when so much input waits for the image that the stage would
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.core.copy import Copy
@@ -40,17 +41,27 @@ from holdfast.model.record import Place, Record
 if TYPE_CHECKING:
     from holdfast.core.host import Host
 
+#: After so many false alarms in a row the time for which an alarm is not believed grows no more: 32 heartbeats.
+ALARMS_MAX = 5
+
 
 class Beside:
     """One shard that stands in."""
 
-    __slots__ = ("copy", "feeds", "place", "producers", "taps")
+    __slots__ = ("began_ns", "copy", "feeds", "place", "producers", "taps")
 
     def __init__(
-        self, copy: Copy, place: Place, seat: Seat, credit_max: int, taps: dict[tuple[Edge, Consumer, Seat], Tap]
+        self,
+        copy: Copy,
+        place: Place,
+        seat: Seat,
+        credit_max: int,
+        taps: dict[tuple[Edge, Consumer, Seat], Tap],
+        now_ns: int,
     ) -> None:
         self.copy = copy
         self.place = place
+        self.began_ns = now_ns
         self.taps = taps
         self.feeds = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, credit_max, seat=seat)
@@ -62,7 +73,7 @@ class Beside:
     def queue(self, edge: Edge) -> OutputQueue:
         return next(q for q in self.copy.outputs if q.edge == edge)
 
-    def turn(self, record: Record, producer: dict[Edge, Asset], now_ns: int, ready: Ready) -> None:
+    def turn(self, record: Record, producer: Mapping[Edge, Asset], now_ns: int, ready: Ready) -> None:
         """Turn to producers that have moved (at the start: to all)."""
         for edge, feed in self.feeds.items():
             place = record.places[producer[edge]]
@@ -105,14 +116,15 @@ class Beside:
 class StandIns:
     """Of one node."""
 
-    __slots__ = ("firm", "heard", "host", "kept", "reached", "running", "taps")
+    __slots__ = ("alarms", "firm", "heard", "host", "kept", "reached", "running", "taps")
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.running: dict[Asset, Beside] = {}
         #: What consumers ask of backups here.
         self.taps: dict[tuple[Edge, Consumer, Seat], Tap] = {}
-        #: When a seat was last heard here.
+        #: How many false alarms there were in a row, by the primary; and when a seat was last heard here.
+        self.alarms: dict[Seat, int] = {}
         self.heard: dict[Seat, int] = {}
         #: Epochs at which a shard is not stood in for any more: its primary may give up a block.
         self.firm: dict[Asset, int] = {}
@@ -138,7 +150,8 @@ class StandIns:
 
     def on_missed(self, source: Address, message: Missed, now_ns: int, ready: Ready) -> None:
         late = seat_of(message.name, message.life)
-        if now_ns - self.heard.get(late, -(1 << 62)) < self.host.config.heartbeat_ns:
+        patience_ns = self.host.config.heartbeat_ns << min(self.alarms.get(late, 0), ALARMS_MAX)
+        if now_ns - self.heard.get(late, -(1 << 62)) < patience_ns:
             return  # whoever says so does not hear it; this node does
         for shard, place in self.host.record.places.items():
             if place.primary == late and place.stand_in == self.host.seat and shard not in self.running:
@@ -168,7 +181,7 @@ class StandIns:
             raise
         except HoldfastError:
             return  # there is no memory for it: its primary is waited for
-        beside = Beside(copy, place, host.seat, host.config.credit_max, self.taps)
+        beside = Beside(copy, place, host.seat, host.config.credit_max, self.taps, now_ns)
         self.running[shard] = beside
         ready.notes.append(notes.StandsIn(shard, host.seat, place.epoch, place.primary or host.seat))
         beside.turn(host.record, host.topology.producer, now_ns, ready)
@@ -218,14 +231,24 @@ class StandIns:
         place = self.host.record.places[shard]
         if place.backup != self.host.seat or shard not in self.host.copies:
             return
-        self.hear(source, now_ns)
         if shard in self.running:
+            self._count_alarm(self.running[shard], Seat(source), now_ns)
             self._end(shard, "it is back", ready)
+        self.hear(source, now_ns)
         if message.firm:
             self.firm[shard] = place.epoch
         to = self._reached(self.host.copies[shard], place.epoch)
         stood_down = StoodDown(shard=shard, since=place.since, to=to, firm=message.firm)
         ready.send.append((source, stood_down))
+
+    def _count_alarm(self, beside: Beside, seat: Seat, now_ns: int) -> None:
+        """Was it a false alarm? After each one in a row the next is believed later, since it may be a link that is cut.
+        (Several shards of one node stand down together: that was one.)"""
+        heartbeat_ns = self.host.config.heartbeat_ns
+        if now_ns - beside.began_ns >= 2 * heartbeat_ns:
+            self.alarms[seat] = 0
+        elif now_ns - self.heard.get(seat, -(1 << 62)) >= heartbeat_ns:
+            self.alarms[seat] = self.alarms.get(seat, 0) + 1
 
     # --- of a primary
 

@@ -65,6 +65,18 @@ def test_a_node_that_was_just_heard_is_not_stood_in_for():
     assert late(made, 2_000 * MS).notes
 
 
+def test_after_false_alarms_in_a_row_the_next_is_believed_later():
+    made = backup()
+    now = began = 1_000 * MS
+    starts = []
+    while now < began + 3_000 * MS:  # a monitor that does not hear it, and a primary that answers at once
+        if late(made, now).notes:
+            starts.append((now - began) // MS)
+            made.stand_ins.on_back("a#1", m.Back(shard="u0", since=1), now + MS, Ready())
+        now += 100 * MS
+    assert starts == [0, 300, 800, 1_700]
+
+
 def test_its_image_is_what_it_was_when_its_primary_is_back():
     made = backup()
     copy = made.copies["u0"]
