@@ -5,9 +5,7 @@ from __future__ import annotations
 from mutants import Patch, mutant
 
 from holdfast.core.copy import Copy
-from holdfast.core.roles import Action
 from holdfast.core.stand_ins import Beside, StandIns
-from holdfast.core.stood import Stood
 from holdfast.logs.inbox import Inbox
 
 
@@ -47,26 +45,6 @@ def a_stand_in_speaks_at_an_epoch_of_its_own() -> list[Patch]:
                     tap.flush(queue, self.place.epoch + 1, ready)
 
     return [(Beside, "flush", flush)]
-
-
-@mutant
-def a_primary_gives_up_a_block_that_a_stand_in_may_take() -> list[Patch]:
-    return [(Stood, "is_firm", lambda self, place, ready: True), (Stood, "reached", lambda self, edge: 0)]
-
-
-@mutant
-def a_stand_in_is_kept_across_a_skip() -> list[Patch]:
-    """It is promoted by the record that skips a block which it has taken."""
-
-    def on_place(self, shard, place, action, ready):
-        if shard in self.running:
-            self._end(shard, "its place has changed", ready, keep=action is Action.PROMOTE)
-
-    return [
-        (StandIns, "on_place", on_place),
-        (Stood, "is_firm", lambda self, place, ready: True),
-        (Stood, "reached", lambda self, edge: 0),
-    ]
 
 
 @mutant

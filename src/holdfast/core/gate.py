@@ -72,8 +72,8 @@ class Gate:
         self._accepted = accepted or self.record_of
         #: Every node that a record has named so far, and the last two records that were looked at.
         self.seen: tuple[deque[tuple[int, int]], set[Name]] = (deque(maxlen=2), set())
-        #: Who could stand in for the primary of a shard, and the last epoch at which: its rows may come late.
-        self.beside: dict[tuple[Asset, Seat], int] = {}
+        #: Who could stand in for the primary of a shard, and at which epoch: its rows may come when it cannot any more.
+        self.beside: set[tuple[Asset, Seat, int]] = set()
 
     @property
     def record(self) -> Record:
@@ -143,10 +143,7 @@ class Gate:
             return self._is_known(source)
         if said < known:
             return True
-        if (
-            message.said_by is SaidBy.MAKER
-            and self.beside.get((self.topology.producer[message.edge], Seat(source))) == said
-        ):
+        if message.said_by is SaidBy.MAKER and (self.topology.producer[message.edge], source, said) in self.beside:
             return True
         right = place.holders if message.said_by is SaidBy.HOLDER else (place.primary,)
         return any(source == seat or (not life_of(seat) and name_of(source) == name_of(seat)) for seat in right)
@@ -161,7 +158,9 @@ class Gate:
             looked_at.append(record.rank)
             names.update(record.members)
             names.update(name_of(seat) for place in record.places.values() for seat in place.holders)
-            self.beside |= {(a, seat): p.epoch for a, p in record.places.items() if (seat := p.stand_in) is not None}
+            over = {a: p.epoch for a, p in self.record.places.items()}
+            known = {(a, seat, epoch) for a, seat, epoch in self.beside if epoch >= over.get(a, 0)}
+            self.beside = known | {(a, p.stand_in, p.epoch) for a, p in record.places.items() if p.stand_in}
 
     def refuse(self, source: Address, message: Message, why: str, ready: Ready) -> None:
         ready.notes.append(notes.Objected(type(message).__name__, shown(source), why[:300], self.who))
