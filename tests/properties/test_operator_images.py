@@ -237,6 +237,31 @@ class ImageMachine(RuleBasedStateMachine):
         self.chain, self.base = [], None
         self.a_round(True, False, size)
 
+    @precondition(lambda self: self.captured is not None and self.cursor == END)
+    @rule(which=st.integers(0, 1), given_rows=ROWS, by=st.sampled_from([0, 4, 10, 60]), keep=st.booleans(), size=SIZES)
+    def the_image_stands_in(self, which: int, given_rows: list[Row], by: int, keep: bool, size: int) -> None:
+        """On a fork it does what a plain copy of it does; then it is the image again, or the primary."""
+        assert self.captured is not None
+        which %= self.inputs
+        seen, said, _ = self.captured
+        before, changes, shows = records(self.image), self.image.changes(), self.fingerprint(self.image)
+        plain = copy_into(self.image, self.make())
+        self.image.fork()
+        placed = [r._replace(ts=self.now(which) + r.ts) for r in given_rows]
+        mark = self.now(which) + by
+        made, wanted = (self.give(op, which, placed) + self.advance(op, which, mark) for op in (self.image, plain))
+        assert made == wanted
+        assert self.to_come(self.image) == self.to_come(plain)
+        self.image.settle(keep=keep)
+        if not keep:
+            assert (records(self.image), self.image.changes()) == (before, changes)
+            assert self.fingerprint(self.image) == shows
+            return
+        self.log[seen:], self.emitted[said:] = [(which, r) for r in placed], made
+        self.primary, self.image = self.image, self.make()
+        self.chain, self.base = [], None
+        self.a_round(True, False, size)
+
     @rule(full=st.booleans())
     def a_checkpoint_is_written(self, full: bool) -> None:
         full = full or self.base is None

@@ -19,6 +19,7 @@ from holdfast.sim.swarm import (
     poisoned,
     rough,
     skewed,
+    standing_in,
     stored,
     swarm_setup,
     switching,
@@ -65,6 +66,8 @@ CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants
 STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
 #: Bugs in links that are cut: looked for where one stays cut, and output must go on.
 LINKS = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_links"}
+#: Bugs in stand-ins: looked for where nodes are late, of every kind of operator.
+STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_stand_ins"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -87,6 +90,8 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
+            if name in STANDING_IN:
+                setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

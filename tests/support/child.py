@@ -355,6 +355,7 @@ class ScriptedSink(ScriptedRole):
             epoch=self.epoch,
             pieces=(piece,),
             homes={piece.shard: name_of(place.primary or "")},
+            standbys={piece.shard: name_of(place.stand_in or "")},
             epochs={piece.shard: place.epoch},
             version=record.version,
             query=self.plan.topology.query,

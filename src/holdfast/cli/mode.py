@@ -21,23 +21,25 @@ ANSWER_S = 15.0
 
 def mode(
     operator: Annotated[str, typer.Argument(help="Name of the operator: `talkers` of the shard talkers-0.")],
-    mode: Annotated[str, typer.Argument(metavar="none|passive", help="The mode that its shards shall be in.")],
+    mode: Annotated[str, typer.Argument(metavar="none|passive|hybrid", help="The mode that its shards shall be in.")],
     run: RunArgument = None,
     limit: Annotated[float, typer.Option(help="Seconds to wait until all its shards are in that mode.")] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
     """Switch the mode of an operator while it runs, and wait until every shard of it is in that mode.
 
-    passive: a second node holds a copy of every shard's state and takes over. none: there is no copy, and what a shard
-    knows is lost if its node fails. No row is lost or doubled by the switch itself. Going to passive takes as long
-    as the state takes to reach a second node; until then a shard stays in mode none.
+    passive: a second node holds a copy of every shard's state and takes over. hybrid: that node also stands in for one
+    that is only late, until it answers again. none: there is no copy, and what a shard knows is lost if its node fails.
+    No row is lost or doubled by the switch itself. Going from none to another mode takes as long as the state takes to
+    reach a second node; until then a shard stays in mode none.
 
     Examples:  holdfast mode talkers none
                holdfast mode talkers passive --limit 300
+               holdfast mode talkers hybrid
                holdfast status
     """
     if mode not in MODES:
-        raise ConfigError(f"no mode is named {mode!r}", hint=f"There are {' and '.join(MODES)}.")
+        raise ConfigError(f"no mode is named {mode!r}", hint=f"There are {', '.join(MODES)}.")
     found = find_run(run)
     shards = _shards(cluster_status(found))
     if operator not in shards:

@@ -91,6 +91,7 @@ def shards_of(places: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
             image = nodes.get(name_of(place["backup"] or ""), {}).get("shards", {}).get(asset, {})
             found[asset] = {**told, **{seat: place[seat] for seat in ("primary", "backup", "joining", "epoch", "mode")}}
             found[asset]["backup_load_percent"] = image.get("load_percent")
+            found[asset]["stands_in"] = image.get("stands_in", False)
     return found
 
 
@@ -172,7 +173,7 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         shards.add_row(
             asset,
             primary or "LOST",
-            backup,
+            f"{backup}, stands in" if told.get("stands_in") else backup,
             place["mode"],
             str(place["epoch"]),
             percent(told.get("load_percent")),

@@ -21,6 +21,7 @@ A copy never talks to anyone: `core/host.py` feeds it and sends what it made.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from holdfast.core.arriving import Pasting
 from holdfast.core.gauge import Gauge
@@ -55,10 +56,21 @@ class Input:
         self.watermark = WATERMARK_MIN
 
 
+class Fork(NamedTuple):
+    """The image that a stand-in goes back to, but for the state of its operator."""
+
+    inputs: dict[Edge, tuple[int, int]]
+    outputs: list[OutputQueue]
+    dead: OutputQueue
+    #: watermark, gap, highest.
+    marks: tuple[int, int, int]
+
+
 class Copy:
     __slots__ = (
-        "block_rows_max", "blocked", "condition", "consumed_since", "dead", "gap", "gauge", "highest", "inboxes",
-        "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "watermark", "why",
+        "block_rows_max", "blocked", "condition", "consumed_since", "dead", "fork", "gap", "gauge", "highest",
+        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "watermark",
+        "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -96,6 +108,8 @@ class Copy:
         #: Blocks that the record lets it pass over; and the one that the last step has passed over.
         self.skips: dict[tuple[Edge, int], Skip] = {}
         self.skipped: Skip | None = None
+        #: While it stands in: what it goes back to.
+        self.fork: Fork | None = None
         #: How busy it keeps its node in its present role.
         self.gauge = Gauge()
 
@@ -128,7 +142,9 @@ class Copy:
             self.why, self.blocked = "", None
 
     def holds_to(self, edge: Edge) -> int:
-        """Where this copy would stand if it ran now: a held capture is pasted first."""
+        """Where this copy would stand if it ran now: a held capture is pasted first, and a stand-in may go back."""
+        if self.fork is not None:
+            return self.fork.inputs[edge][0]
         return self.pasting.head.to[edge] if self.pasting else self.input(edge).position
 
     @property
@@ -156,7 +172,7 @@ class Copy:
         A block that the operator cannot take stays where it is, and so does the copy: any other order would be wrong.
         """
         source = self.next_input()
-        if not source.queue or self.condition is not Condition.RUNNING:
+        if not source.queue or self.condition not in (Condition.RUNNING, Condition.STANDING_IN):
             return None
         for queue in self.queues:
             if not queue.has_room():
@@ -284,7 +300,7 @@ class Copy:
             here.position = block.start if block else inbox.next
             here.watermark = max(here.watermark, WATERMARK_MIN if block else commit.watermark)
         if block is not None:
-            inbox.drop(self.input(edge).position)
+            inbox.drop(self.fork.inputs[edge][0] if self.fork else self.input(edge).position)
         return block
 
     def fits(self, capture: Capture) -> bool:
@@ -384,6 +400,52 @@ class Copy:
         self.gauge = Gauge()
         for queue in self.outputs:
             queue.renew_leases(leases_until_ns)
+
+    # --- standing in
+
+    def stand_in(self) -> None:
+        """Run on from the image, over the retained input, so that `stand_down` can go back to it. (What its operator
+        raises leaves everything as it was.)"""
+        self.op.fork()
+        self.change(Change.STANDS_IN)
+        inputs = {i.edge: (i.position, i.watermark) for i in self.inputs}
+        self.fork = Fork(inputs, self.outputs, self.dead, (self.watermark, self.gap, self.highest))
+        self.outputs, self.dead = [queue.fork() for queue in self.outputs], self.dead.fork()
+        for i in self.inputs:
+            i.queue = deque()
+        self.op.restore()
+        self.op.hide(self.gap)
+        self.replays = True
+
+    def retake(self) -> None:
+        """A stand-in takes what stages have handed over since it last looked; the inbox keeps it for the image."""
+        for i in self.inputs:
+            end, new = i.queue[-1].end if i.queue else i.position, deque[Block]()
+            for block in reversed(i.inbox.sealed if i.inbox else ()):
+                if block.start < end:
+                    break
+                new.appendleft(block)
+            i.queue.extend(new)
+
+    def stand_down(self, *, keep: bool) -> list[Block]:
+        """Be the image again, or keep what came of it; then the dead letters of it, which nobody has noted."""
+        image = self.fork
+        if image is None:
+            raise InvariantError("a copy stands down that does not stand in", detail=self.id)
+        letters = [block for block in self.dead.blocks if block.start >= image.dead.next] if keep else []
+        self.change(Change.STANDS_DOWN)
+        self.op.settle(keep=keep)
+        self.fork = None
+        if not keep:
+            self.outputs, self.dead = image.outputs, image.dead
+            self.watermark, self.gap, self.highest = image.marks
+        for i in self.inputs:
+            if not keep:
+                i.position, i.watermark = image.inputs[i.edge]
+            i.queue = i.inbox.sealed if i.inbox else deque()
+            if i.inbox is not None:
+                i.inbox.drop(i.position)
+        return letters
 
     def demote(self) -> None:
         """Become an image again: what was received from other shards will come again by captures."""

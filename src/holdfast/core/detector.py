@@ -15,7 +15,7 @@ from __future__ import annotations
 from holdfast.core.detect import METHODS, Judge, Level
 from holdfast.model.config import Config
 from holdfast.model.ids import Name
-from holdfast.model.messages import Suspect
+from holdfast.model.messages import Missed, Suspect
 from holdfast.model.record import Record
 
 #: To members that are not neighbours, one heartbeat of so many is sent.
@@ -92,6 +92,12 @@ class Detector:
             self.false_alarms[before] += 1
         elif before is not Level.GREEN:
             self.alarms[name] = Level.YELLOW
+
+    def missed(self, now_ns: int) -> Missed | None:
+        """The watched member, if it is suspicious; to be asked after `on_tick`."""
+        if self.watched is None or self.level(self.watched, now_ns) is Level.GREEN:
+            return None
+        return Missed(name=self.watched, life=self.watched_life)
 
     def on_tick(self, now_ns: int) -> Suspect | None:
         """The watched member, if it has been silent for too long."""

@@ -25,6 +25,7 @@ from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Record
 from holdfast.model.topology import edge_alone
 
+NO_NAME = Name("")
 #: Asking again, here or elsewhere, changes nothing about these.
 HOPELESS = frozenset((FetchReason.FENCED, FetchReason.TRIMMED, FetchReason.FOREIGN, FetchReason.POSITION))
 
@@ -34,6 +35,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     wait_ns: int = 2 * SECOND
     #: A node that hangs answers nothing and refuses nothing: it is waited for this long at first, twice as long then.
     patience_ns: int = 4 * SECOND
+    #: Where somebody may stand in for the primary, one of the two is waited for this long, then the other is asked;
+    #: after both, twice as long.
+    turn_ns: int = 250 * MS
     #: After a refusal, the same node is asked again after this.
     pause_ns: int = 100 * MS
     #: The whole errand.
@@ -54,12 +58,16 @@ class Errand:
         names: tuple[Name, ...],
         limits: Limits,
         now_ns: int,
+        standby: Name = NO_NAME,
     ) -> None:
         #: What is asked, but for ticket, wait and the producer's epoch.
         self.asked = asked
         self.shard = shard
         #: Who is primary, in which epoch, by the newest record that this errand knows (only its version is kept).
         self.home = home
+        #: Who may stand in for it; and whether that one is asked now.
+        self.standby = standby
+        self.aside = False
         self.fence = Fence({asked.edge: shard})
         self.fence.hear(FencedBy.PRODUCER, shard, asked.producer_epoch)
         self.gate = Gate(asked.consumer, edge_alone(asked.edge, shard), self.fence, lambda m: hasattr(self, m.handler))
@@ -67,7 +75,7 @@ class Errand:
         self.names = names
         self.limits = limits
         self.until_ns = now_ns + limits.limit_ns
-        self.patience_ns = limits.patience_ns
+        self.patience_ns = limits.turn_ns if standby else limits.patience_ns
         #: A question is out; otherwise the errand pauses. Either ends at `due_ns`.
         self.asking = False
         self.due_ns = now_ns
@@ -94,7 +102,9 @@ class Errand:
         elif now_ns >= self.until_ns:
             self.late = True
         elif now_ns >= self.due_ns:
-            if self.asking:  # a large piece, a slow way, or a node that hangs
+            if self.asking and self.standby:
+                self._turn(now_ns, ready)
+            elif self.asking:  # a large piece, a slow way, or a node that hangs
                 self.patience_ns = max(self.limits.patience_ns, min(2 * self.patience_ns, self.until_ns - now_ns))
                 self._look(now_ns, ready)
             else:
@@ -113,7 +123,16 @@ class Errand:
         question = msgspec.structs.replace(
             self.asked, ticket=self.ticket, producer_epoch=self.producer_epoch, wait_ns=self.limits.wait_ns
         )
-        ready.send.append((self.home, question))
+        ready.send.append((self.standby if self.aside and self.standby else self.home, question))
+
+    def _turn(self, now_ns: int, ready: Ready) -> None:
+        """Ask the other one: the primary may hang, and its stand-in have the rows. After both, see where they are."""
+        self.aside = not self.aside
+        if self.aside:
+            self._ask(now_ns, ready)
+        else:
+            self.patience_ns = min(2 * self.patience_ns, max(self.limits.turn_ns, self.until_ns - now_ns))
+            self._look(now_ns, ready)
 
     def _look(self, now_ns: int, ready: Ready) -> None:
         """Is there a newer record? Whoever has one says so; else the same node is asked again."""
@@ -140,8 +159,10 @@ class Errand:
     def on_fetch_refused(self, source: Address, message: FetchRefused, now_ns: int, ready: Ready) -> None:
         if message.ticket != self.ticket or not self.asking:
             return  # an old question's: another is out, or the pause runs
-        if message.reason in HOPELESS:
+        if message.reason in HOPELESS and not self.aside:
             self.gone = message
+        elif self.aside:
+            self._turn(now_ns, ready)
         else:
             self._look(now_ns, ready)
 
@@ -158,5 +179,6 @@ class Errand:
         self.version = record.version
         place = record.places.get(self.shard)
         if place is not None:
-            self.home = name_of(place.primary) if place.primary else ""
+            self.home = name_of(place.primary) if place.primary else NO_NAME
+            self.standby = name_of(place.stand_in) if place.stand_in else NO_NAME
             self.fence.hear(FencedBy.PRODUCER, self.shard, place.epoch)

@@ -15,6 +15,7 @@ from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.ids import NO_SEAT, Address, Consumer, Edge, Seat
 from holdfast.model.messages import Data, Subscribe
+from holdfast.model.record import Place
 
 
 class Feed:
@@ -24,6 +25,7 @@ class Feed:
         "ack",
         "asked",
         "bare",
+        "both",
         "consumer",
         "credit_max",
         "edge",
@@ -65,6 +67,12 @@ class Feed:
         self.paused = paused
         #: How far an earlier life of this reader had planned.
         self.planned = 0
+        #: Where somebody may stand in for the producer: both of them. They are asked for the same (early connection).
+        self.both: tuple[Seat, ...] = ()
+
+    def turn(self, place: Place) -> None:
+        """The producer is where this place says."""
+        self.both = (place.primary, place.stand_in) if place.primary and place.stand_in else ()
 
     def start(self, at: int) -> None:
         """An empty start: this is where the edge goes on."""
@@ -86,7 +94,7 @@ class Feed:
                 paused=paused or self.paused,
                 planned=self.planned,
             )
-            ready.send.append((producer, message))
+            ready.send.extend((target, message) for target in dict.fromkeys((producer, *self.both)))
 
     def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
         """The blocks that continue what is here. A hole asks again, unless an empty start says that what was in it is

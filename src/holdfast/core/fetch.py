@@ -17,6 +17,7 @@ from __future__ import annotations
 from holdfast.core.fence import Behind
 from holdfast.core.host import Host
 from holdfast.core.ready import Ready
+from holdfast.core.stand_ins import Beside
 from holdfast.model import notes
 from holdfast.model.config import SECOND
 from holdfast.model.ids import Address, Seat
@@ -88,6 +89,10 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
         return _refuse(asked, FetchReason.FOREIGN)
     shard = topology.producer[asked.edge]
     runner = host.runners.get(shard)
+    beside = host.stand_ins.running.get(shard)
+    if beside is not None:
+        host.renew_leases(asked.consumer, now_ns)  # of what else is here for it
+        return _from_stand_in(beside, asked)
     if runner is None or runner.epoch < asked.producer_epoch:
         return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary if shard in places else None)
     if runner.copy.landing:
@@ -112,6 +117,19 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
     if blocks is None:
         return _refuse(asked, FetchReason.POSITION)
     return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=runner.epoch, blocks=blocks)
+
+
+def _from_stand_in(beside: Beside, asked: Fetch) -> Fetched | FetchRefused | None:
+    """What a stand-in has made is as good; of what it does not keep its primary has to say why."""
+    queue, epoch = beside.queue(asked.edge), beside.place.epoch
+    if epoch < asked.producer_epoch or asked.start < queue.trimmed:
+        return _refuse(asked, FetchReason.NOT_HERE, home=beside.place.primary)
+    if queue.next < asked.end:
+        return None
+    blocks = queue.between(asked.start, asked.end)
+    if blocks is None:
+        return _refuse(asked, FetchReason.NOT_HERE, home=beside.place.primary)
+    return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=epoch, blocks=blocks)
 
 
 def _refuse(asked: Fetch, reason: FetchReason, *, home: Seat | None = None, first: int = 0) -> FetchRefused:

@@ -25,7 +25,7 @@ from holdfast.core.fence import Fence
 from holdfast.core.ready import Ready
 from holdfast.errors import WrongMessageError
 from holdfast.model import notes
-from holdfast.model.ids import Address, Asset, Name, driver_of, life_of, name_of, reads_as
+from holdfast.model.ids import Address, Asset, Name, Seat, driver_of, life_of, name_of, reads_as
 from holdfast.model.message import Message, SaidBy
 from holdfast.model.messages import Subscribe
 from holdfast.model.ranges import check_of, is_address, shown
@@ -33,14 +33,15 @@ from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
 
 #: Messages of these are refused once their epoch, or their `since`, is what the record says: not theirs to say.
-_OF_A_PLACE = (SaidBy.PRIMARY, SaidBy.PRODUCER, SaidBy.HOLDER)
+_OF_AN_EDGE = (SaidBy.PRODUCER, SaidBy.MAKER)
+_OF_A_PLACE = (SaidBy.PRIMARY, SaidBy.HOLDER, *_OF_AN_EDGE)
 
 
 class Gate:
     """What one machine holds messages against: a `View`."""
 
     __slots__ = (
-        "_accepted", "_fence_of", "_impossible", "fence", "is_node", "record_of", "seen", "takes", "term_of",
+        "_accepted", "_fence_of", "_impossible", "beside", "fence", "is_node", "record_of", "seen", "takes", "term_of",
         "topology", "who",
     )  # fmt: skip
 
@@ -71,6 +72,8 @@ class Gate:
         self._accepted = accepted or self.record_of
         #: Every node that a record has named so far, and the last two records that were looked at.
         self.seen: tuple[deque[tuple[int, int]], set[Name]] = (deque(maxlen=2), set())
+        #: Who could stand in for the primary of a shard, and at which epoch: its rows may come when it cannot any more.
+        self.beside: set[tuple[Asset, Seat, int]] = set()
 
     @property
     def record(self) -> Record:
@@ -114,7 +117,7 @@ class Gate:
         elif said_by is SaidBy.CONSUMER:
             right = self._consumes(source, message)
         elif said_by in _OF_A_PLACE:
-            asset = self.topology.producer[message.edge] if said_by is SaidBy.PRODUCER else self._placed(message)
+            asset = self.topology.producer[message.edge] if said_by in _OF_AN_EDGE else self._placed(message)
             right = self._speaks_for(source, message, record.places.get(asset))
         else:
             right = self._is_known(source)
@@ -140,6 +143,8 @@ class Gate:
             return self._is_known(source)
         if said < known:
             return True
+        if message.said_by is SaidBy.MAKER and (self.topology.producer[message.edge], source, said) in self.beside:
+            return True
         right = place.holders if message.said_by is SaidBy.HOLDER else (place.primary,)
         return any(source == seat or (not life_of(seat) and name_of(source) == name_of(seat)) for seat in right)
 
@@ -153,6 +158,9 @@ class Gate:
             looked_at.append(record.rank)
             names.update(record.members)
             names.update(name_of(seat) for place in record.places.values() for seat in place.holders)
+            over = {a: p.epoch for a, p in self.record.places.items()}
+            known = {(a, seat, epoch) for a, seat, epoch in self.beside if epoch >= over.get(a, 0)}
+            self.beside = known | {(a, p.stand_in, p.epoch) for a, p in record.places.items() if p.stand_in}
 
     def refuse(self, source: Address, message: Message, why: str, ready: Ready) -> None:
         ready.notes.append(notes.Objected(type(message).__name__, shown(source), why[:300], self.who))

@@ -142,3 +142,4 @@ class HandOver:
         """Step what was sealed: the driver, which has been told that it is, need not wait for it."""
         for runner in self.host.runners.values():
             runner.pump(now_ns, ready)
+        self.host.stand_ins.on_again(ready)

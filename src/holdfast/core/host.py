@@ -18,6 +18,7 @@ from holdfast.core.restores import Restores
 from holdfast.core.roles import TRANSITIONS, Action, Change, Condition, State, role_of
 from holdfast.core.runner import Runner
 from holdfast.core.spills import Spills
+from holdfast.core.stand_ins import StandIns
 from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.core.tickets import Tickets
 from holdfast.errors import HoldfastError, InvariantError, one_line
@@ -46,7 +47,7 @@ from holdfast.model.topology import Topology
 class Host:
     __slots__ = (
         "arriving", "config", "copies", "factory", "fence", "first_version", "holds", "letters", "lookups", "pace",
-        "restores", "runners", "seat", "spills", "states", "tickets", "topology",
+        "restores", "runners", "seat", "spills", "stand_ins", "states", "tickets", "topology",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -73,6 +74,7 @@ class Host:
         self.letters = DeadLetters(config, self.tickets, self._pump)
         self.lookups = Lookups(self.tickets, config, self._pump, seat)
         self.restores = Restores(self.tickets, config, self._on_loaded)
+        self.stand_ins = StandIns(self)
 
     # --- the record
 
@@ -91,8 +93,14 @@ class Host:
                 self._on_protection(shard, now_ns)
         for runner in self.runners.values():
             runner.on_record(record, now_ns, ready)
+        self.stand_ins.on_record(record, now_ns, ready)
         for shard, source in list(self.arriving):
             self._take(shard, source, ready)
+
+    def take_all(self, shard: Asset, ready: Ready) -> None:
+        """Hold what has arrived for this shard meanwhile."""
+        for key in [key for key in self.arriving if key[0] == shard]:
+            self._take(*key, ready)
 
     def _on_protection(self, shard: Asset, now_ns: int) -> None:
         protection = self.record.protection_of(shard)
@@ -141,6 +149,7 @@ class Host:
                 detail=f"{shard} on {self.seat}: {state.value} -> {role.value} by {place}",
             )
         self.states[shard], action = known
+        self.stand_ins.on_place(shard, place, action, ready)
         if shard in self.copies:
             self.copies[shard].skips = {skip.key: skip for skip in place.skips}
         if place.primary is None:
@@ -177,7 +186,7 @@ class Host:
                 self._retarget(shard, place, now_ns, ready)
             case Action.DEMOTE:
                 self.runners.pop(shard)
-                self._cancel(self.copies[shard])
+                self.cancel(self.copies[shard])
                 self.copies[shard].demote()
                 ready.notes.append(notes.Demoted(shard, self.seat, place.epoch))
             case Action.DROP:
@@ -189,8 +198,8 @@ class Host:
         """What is held is pasted first: the primary was told that it is safe here."""
         copy = self.copies[shard]
         while copy.pasting is not None:
-            self._paste(shard, ready)
-        self._cancel(copy)
+            self.paste(shard, ready)
+        self.cancel(copy)
         copy.promote(now_ns + self.config.lease_ns)
         self._run(shard, place, now_ns, ready)
 
@@ -201,7 +210,7 @@ class Host:
             return
         if not runner.place.moving:
             raise InvariantError("a primary missed an epoch of its own", detail=f"{shard} on {self.seat}: {place}")
-        self._cancel(self.copies[shard])
+        self.cancel(self.copies[shard])
         self.copies[shard].demote()  # it handed over, missed that it was backup, and is primary again
         self._promote(shard, place, now_ns, ready)
 
@@ -266,7 +275,7 @@ class Host:
             self.lookups.cancel(self.copies[shard])
             self.spills.forget(self.copies[shard], ready)
 
-    def _cancel(self, copy: Copy) -> None:
+    def cancel(self, copy: Copy) -> None:
         """A copy changes its role: what it becomes asks for its own writes."""
         self.spills.cancel(copy)
         self.letters.cancel(copy)
@@ -281,6 +290,7 @@ class Host:
     def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
         ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
+        ready.notes.extend(notes.SetAside(shard, place.epoch, block) for block in self.stand_ins.kept.pop(shard, ()))
         make_guard = maker(copy, self.config, self.pace, self.tickets)
         make_op = lambda: self.factory(copy.spec)  # noqa: E731
         stored = self.record.protection_of(shard).is_stored
@@ -295,8 +305,9 @@ class Host:
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
         runner = self.runners.get(self.topology.producer[message.edge])
-        if runner is None:
-            return  # the consumer turns to the right node when it has the record
+        if runner is None:  # it runs elsewhere, and may be stood in for here
+            self.stand_ins.on_subscribe(source, message, ready)
+            return
         runner.on_subscribe(source, message, now_ns, ready)
 
     def refuse_subscribe(self, source: Address, message: Subscribe, behind: Behind, ready: Ready) -> None:
@@ -322,6 +333,7 @@ class Host:
             runner = self.runners.get(shard)
             if runner is not None:
                 runner.on_data(message, source, now_ns, ready)
+            self.stand_ins.on_data(shard, source, message, now_ns, ready)
 
     def refuse_data(self, source: Address, message: Data, behind: Behind, ready: Ready) -> None:
         for shard in self.topology.readers_of(message.edge):
@@ -345,6 +357,7 @@ class Host:
     def on_capture(self, source: Seat, message: Capture | CapturePiece, now_ns: int, ready: Ready) -> None:
         """A capture, or a piece of one. Pieces come in any order, and perhaps before the record they belong to."""
         shard = message.shard
+        self.stand_ins.hear(source, now_ns)
         if isinstance(message, Capture) and not message.pieces:
             self._answer(source, message, ready)
             return
@@ -365,7 +378,7 @@ class Host:
         arriving, place = self.arriving[shard, source], self.record.places[shard]
         head = arriving.capture()
         since = arriving.key[1]
-        if since > place.since or (head is None and since == place.since):
+        if since > place.since or (head is None and since == place.since) or shard in self.stand_ins.running:
             return
         del self.arriving[shard, source]
         if head is None:  # the rest of it will be sent under another place, if at all
@@ -406,7 +419,7 @@ class Host:
         elif copy.condition is Condition.HOLLOW:  # that the paste failed was said, but perhaps not heard
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=False)))
 
-    def _paste(self, shard: Asset, ready: Ready) -> bool:
+    def paste(self, shard: Asset, ready: Ready) -> bool:
         """One piece of what is held; true if that was the last."""
         copy = self.copies[shard]
         pasting = copy.pasting
@@ -452,7 +465,7 @@ class Host:
     def _paste_task(self, shard: Asset) -> Task:
         copy = self.copies[shard]
         cost_ns = copy.op.paste_ns(copy.pasting.left[-1]) if copy.pasting else 0
-        return Task(PASTE, shard, cost_ns, lambda now_ns, ready: self._paste(shard, ready))
+        return Task(PASTE, shard, cost_ns, lambda now_ns, ready: self.paste(shard, ready))
 
     def _capture_task(self, shard: Asset) -> Task:
         def run(now_ns: int, ready: Ready) -> bool:
@@ -479,6 +492,7 @@ class Host:
         self.letters.on_tick([runner.copy for runner in self.runners.values()], now_ns, ready)
         for runner in self.runners.values():
             runner.on_tick(now_ns, ready)
+        self.stand_ins.on_tick(now_ns, ready)
 
     def edges(self) -> dict[Edge, EdgeState]:
         """Where every edge stands that is made here."""

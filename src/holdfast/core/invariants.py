@@ -38,11 +38,13 @@ def _follows(block: Block, at: int) -> bool:
 class Invariants:
     """Of one life of one process."""
 
-    __slots__ = ("_accepted", "_marks", "_running", "_sealed_to", "_stories", "rules")
+    __slots__ = ("_accepted", "_beside", "_marks", "_running", "_sealed_to", "_stories", "rules")
 
     def __init__(self) -> None:
         #: Epoch of every shard that runs here.
         self._running: dict[Asset, int] = {}
+        #: The same of every shard that stands in; and where its output stands.
+        self._beside: dict[Asset, tuple[int, dict[Edge, int]]] = {}
         #: Next position and newest epoch of what a consumer takes.
         self._accepted: dict[tuple[Consumer, Edge, int], tuple[int, int]] = {}
         #: What never goes back, by what it is of.
@@ -56,6 +58,9 @@ class Invariants:
             notes.Demoted: self._stopped,
             notes.Dropped: self._stopped,
             notes.Emitted: self._emitted,
+            notes.StandsIn: self._stands_in,
+            notes.EmittedBeside: self._emitted_beside,
+            notes.StandsDown: self._stands_down,
             notes.SetAside: self._set_aside,
             notes.Captured: self._captured,
             notes.Acked: self._acked,
@@ -122,6 +127,25 @@ class Invariants:
         if not _follows(block, known):
             self._fail("positions have a hole", note, known)
         self._marks[key] = block.end
+
+    def _stands_in(self, note: notes.StandsIn) -> None:
+        """It begins where its image stands, however far an earlier one came."""
+        if note.shard in self._running or note.shard in self._beside:
+            self._fail("stands in for a shard that runs here", note, self._running.get(note.shard))
+        self._beside[note.shard] = (note.epoch, {})
+        self._accepted = {key: mark for key, mark in self._accepted.items() if key[0] != note.shard}
+
+    def _emitted_beside(self, note: notes.EmittedBeside) -> None:
+        epoch, ends = self._beside.get(note.shard, (0, {}))
+        if epoch != note.epoch:
+            self._fail("emitted by a copy that does not stand in", note, epoch)
+        if not _follows(note.block, ends.get(note.edge, note.block.start)):
+            self._fail("positions have a hole", note, ends)
+        ends[note.edge] = note.block.end
+
+    def _stands_down(self, note: notes.StandsDown) -> None:
+        if self._beside.pop(note.shard, (0, {}))[0] != note.epoch:
+            self._fail("stands down without standing in", note, None)
 
     def _set_aside(self, note: notes.SetAside) -> None:
         self._runs(note, "set aside by a copy that is not primary")

@@ -207,6 +207,7 @@ class Node:
         suspect = detector.on_tick(now_ns)
         heartbeat = m.Heartbeat(life=self.life, version=self.record.version)
         ready.send.extend((name, heartbeat) for name in detector.hearers())
+        self.host.stand_ins.tell(detector.missed(now_ns), now_ns, ready)
         if suspect is not None:
             ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
@@ -442,7 +443,9 @@ def _handlers(node: Node) -> dict[type, Handler]:
     takes itself."""
     found: dict[type, Handler] = {}
     for kind in m.all_messages():
-        for part in (node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links):
+        for part in (
+            node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links, node.host.stand_ins,
+        ):  # fmt: skip
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)
                 break

@@ -94,6 +94,14 @@ class Operator(Protocol):
         """Take the state of a checkpoint; this operator has none yet."""
         ...
 
+    def fork(self) -> None:
+        """Run on from this image in such a way that `settle` can go back to it."""
+        ...
+
+    def settle(self, *, keep: bool) -> None:
+        """End a fork: keep what came of it, or be the image again that it began with."""
+        ...
+
     def restore(self) -> None:
         """Turn a pasted image into running state (kernels are warm; indexes are rebuilt here if there are any)."""
         ...

@@ -106,7 +106,9 @@ class Reader:
         """Turn to producers that have moved (at the start: to all)."""
         for edge, feed in self.feeds.items():
             place = self.record.places[self.topology.producer[edge]]
-            if edge not in self.producers or self.producers[edge] != place.primary:
+            both = feed.both
+            feed.turn(place)
+            if edge not in self.producers or self.producers[edge] != place.primary or feed.both != both:
                 self.producers[edge] = place.primary
                 feed.subscribe(place.primary, now_ns, ready)
 

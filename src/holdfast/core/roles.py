@@ -6,7 +6,8 @@ may miss records in between (a joining copy finds itself primary), but never one
 
 `CHANGES`: what a copy's own state is good for, whatever its role, and what happens to it. Only what is `COMPLETE` may
 run. An image in the middle of its scan may not even be named by the record; one that a failed paste has left hollow
-may, until its primary has reported it. A pair that is not in it is a bug, and stops the node before anything leaves it.
+may, until its primary has reported it. One that stands in runs on a fork, and is its image again before anything else
+happens to it. A pair that is not in it is a bug, and stops the node before anything leaves it.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Condition(Enum):
     WAITING = "waits for memory"
     FAILED = "stands still"
     TORN = "torn"
+    STANDING_IN = "stands in"
+    STUCK = "stands in, and cannot go on"
 
 
 class Change(Enum):
@@ -119,6 +122,8 @@ class Change(Enum):
     GIVES_UP = "it will not try the block again: it shall be skipped"
     SKIPS = "the record says that the block is skipped"
     STOPS = "it hands over and becomes an image"
+    STANDS_IN = "it runs on from its image, beside its primary"
+    STANDS_DOWN = "it is its image again, or what came of it is kept"
 
 
 CHANGES: dict[tuple[Condition, Change], Condition] = {
@@ -156,6 +161,15 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.RUNNING, Change.STOPS): Condition.COMPLETE,
     (Condition.FAILED, Change.STOPS): Condition.COMPLETE,
     (Condition.TORN, Change.STOPS): Condition.HOLLOW,
+    (Condition.COMPLETE, Change.STANDS_IN): Condition.STANDING_IN,
+    (Condition.STANDING_IN, Change.NAMED): Condition.STANDING_IN,
+    (Condition.STANDING_IN, Change.STANDS_DOWN): Condition.COMPLETE,
+    (Condition.STANDING_IN, Change.CUT_OFF): Condition.STUCK,
+    (Condition.STANDING_IN, Change.REFUSED): Condition.STUCK,
+    (Condition.STANDING_IN, Change.TORN): Condition.STUCK,
+    (Condition.STANDING_IN, Change.NO_ROOM): Condition.STUCK,
+    (Condition.STUCK, Change.NAMED): Condition.STUCK,
+    (Condition.STUCK, Change.STANDS_DOWN): Condition.COMPLETE,
 }
 #: An image in one of these is only being brought up: it could not take over, and the record does not name it.
 RISING = frozenset((Condition.EMPTY, Condition.SCANNING, Condition.FILLING, Condition.RESTORING))

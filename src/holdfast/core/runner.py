@@ -23,13 +23,26 @@ from holdfast.core.ready import Ready
 from holdfast.core.roles import Change, Condition
 from holdfast.core.skips import Skips
 from holdfast.core.spills import Spills
+from holdfast.core.stood import Stood
 from holdfast.errors import refuse_if
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
 from holdfast.model.block import Block, base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat
-from holdfast.model.messages import Data, Held, Here, Message, Pasted, SkipWanted, Subscribe, Yielded
+from holdfast.model.messages import (
+    Back,
+    Data,
+    Held,
+    Here,
+    Message,
+    Pasted,
+    SkipWanted,
+    StandIn,
+    StoodDown,
+    Subscribe,
+    Yielded,
+)
 from holdfast.model.parts import CommitRecord
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place, Record
@@ -39,8 +52,8 @@ from holdfast.model.topology import Topology
 
 class Runner:
     __slots__ = (
-        "bounds", "config", "copy", "epoch", "feeds", "guards", "letters", "make_guard", "make_op", "outlet", "place",
-        "producers", "skips", "topology", "tries_again_ns",
+        "beside", "bounds", "config", "copy", "epoch", "feeds", "guards", "letters", "make_guard", "make_op", "outlet",
+        "place", "producers", "skips", "topology", "tries_again_ns",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +84,7 @@ class Runner:
         self.tries_again_ns = 0
         self.outlet = Outlet(copy, place.epoch, topology, config, spills)
         self.skips = Skips(copy, self.outlet)
+        self.beside = Stood(copy)
         seat = place.primary or NO_SEAT
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)
@@ -128,8 +142,9 @@ class Runner:
         """Turn to producers that have moved (at the start: to all)."""
         self.outlet.on_record(record)
         for edge, feed in self.feeds.items():
-            place = record.places[self.topology.producer[edge]]
-            if edge not in self.producers or self.producers[edge] != place.primary:
+            place, both = record.places[self.topology.producer[edge]], feed.both
+            feed.turn(place)
+            if edge not in self.producers or self.producers[edge] != place.primary or feed.both != both:
                 self.producers[edge] = place.primary
                 feed.subscribe(place.primary, now_ns, ready)
 
@@ -260,7 +275,18 @@ class Runner:
 
     def on_skip_wanted(self, message: SkipWanted, now_ns: int, ready: Ready) -> None:
         """A person wants the block to be skipped that this shard stands still at."""
-        skip = self.skips.give_up(message.input, message.start, self.place)
+        self.beside.wanted = (message.input, message.start)
+        self._give_up(ready)
+
+    def _give_up(self, ready: Ready) -> None:
+        """Give up what a person wants to be skipped, once nobody could stand in and take it."""
+        wanted, beside = self.beside.wanted, self.beside
+        if self.skips.given_up is not None:
+            beside.is_firm(self.place, ready)  # there may be another backup by now
+        if wanted is None or not beside.is_firm(self.place, ready):
+            return
+        beside.wanted = None
+        skip = self.skips.give_up(*wanted, self.place) if beside.may_skip(*wanted, self.place) else None
         if skip is not None:
             ready.notes.append(notes.GaveUp(self.id, self.epoch, skip.edge, skip.start, str(skip)))
 
@@ -269,12 +295,28 @@ class Runner:
             guard.hurry()
         ready.idle = True
 
+    # --- who stands in for it
+
+    def on_stand_in(self, source: Address, message: StandIn, now_ns: int, ready: Ready) -> None:
+        """It goes on until this copy stands where it stands: so output never waits for one that catches up."""
+        self.copy.replays = True
+        if self.beside.hear(message.to) or self.place.moving or self.copy.condition is not Condition.RUNNING:
+            ready.send.append((source, Back(shard=self.id, since=self.place.since)))
+
+    def on_stood_down(self, source: Address, message: StoodDown, now_ns: int, ready: Ready) -> None:
+        self.beside.hear(message.to)
+        if message.firm and source == self.place.backup:
+            self.beside.firm = (self.place.backup, self.epoch)
+            self._give_up(ready)
+        ready.idle = True  # captures are held again
+
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
         if message.paused and (self.copy.landing or (self.copy.replays and not self._knows_bounds())):
             self._ask_bounds(now_ns, ready)
             return  # it asks again
         if self.outlet.on_subscribe(source, message, now_ns, ready):
             self.pump(now_ns, ready)  # there may be room again
+            ready.idle = ready.idle or bool(self.place.stand_in)  # a capture right after a trim carries least
 
     def on_left(self, edge: Edge, consumer: Consumer, now_ns: int, ready: Ready) -> None:
         if self.outlet.on_left(edge, consumer, ready):
@@ -321,6 +363,7 @@ class Runner:
         """Send again what was not answered, let leases lapse."""
         for guard in self.guards:
             guard.on_tick(now_ns, ready)
+        self._give_up(ready)
         if self.copy.landing:
             self._ask_bounds(now_ns, ready)
         for edge, feed in self.feeds.items():
@@ -349,7 +392,9 @@ class Runner:
         found: list[Message] = [message for guard in self.guards for message in guard.reports(self.id)]
         if not found and self.place.moving and self.has_yielded():
             found.append(Yielded(asset=self.id, since=self.place.since))
-        if not found and not self.copy.landing:
+        skip = self.skips.given_up
+        waits = skip is not None and not self.beside.may_skip(*skip.key, self.place)
+        if not found and not self.copy.landing and not waits:
             found += self.skips.reports(self.id, self.place, self.safe())
         return found
 

@@ -71,7 +71,7 @@ class Spills:
     def on_tick(self, copies: list[Copy], now_ns: int, ready: Ready) -> None:
         """Try again what was refused, and ask for what a copy that has changed its role has to write."""
         for copy in copies:
-            for queue in copy.outputs:
+            for queue in copy.outputs if copy.fork is None else ():  # a stand-in waits rather than write
                 if self.refused.get(queue.edge, 0) <= now_ns:
                     self._write(copy, queue, ready)
 

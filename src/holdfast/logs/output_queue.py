@@ -58,6 +58,14 @@ class OutputQueue:
         #: Files of what was here before an image began anew: all below this may go, and no driver was told so.
         self.gone = 0
 
+    def fork(self) -> OutputQueue:
+        """The same queue again, to go on from beside this one. Blocks never change, so they are shared."""
+        made = OutputQueue(self.edge, self.owners, self.memory_max, self.spill_max)
+        for name in ("trimmed", "next", "spilled_to", "files_to", "filed", "gone"):
+            setattr(made, name, getattr(self, name))
+        made.blocks, made.acks, made.leases = self.blocks.copy(), dict(self.acks), dict(self.leases)
+        return made
+
     @property
     def spilled(self) -> int:
         return max(0, self.spilled_to - self.trimmed)

@@ -77,6 +77,7 @@ class SaidBy(Enum):
     MEMBER = "a node that is or was a member"
     PRIMARY = "the primary of the place that it names"
     PRODUCER = "the primary of the shard that makes its edge"
+    MAKER = "the primary of the shard that makes its edge, or whoever may stand in for it"
     DRIVER = "the driver of its stage and epoch"
     SEAT = "the seat that it names"
     CONSUMER = "a copy or a driver of its consumer"

@@ -4,8 +4,9 @@ Epochs are on every message that carries rows, acknowledgements or captures, so 
 fenced sender still says. New fields only with defaults: nodes of two versions meet during an upgrade.
 
 A message is entered here and nowhere else (of a ledger: in `model/ledger_messages.py`; along edges and of captures: in
-`model/stream_messages.py`); `model/message.py` says what its class has to say. What takes it is found by its name: the
-method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so do those of a driver or a reader.
+`model/stream_messages.py`; of stand-ins: in `model/stand_in_messages.py`); `model/message.py` says what its class has
+to say. What takes it is found by its name: the method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so
+do those of a driver or a reader.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
 from holdfast.model.skips import Skip
 from holdfast.model.skips import objection as skips_objection
+from holdfast.model.stand_in_messages import Back, Missed, StandIn, StoodDown  # noqa: F401
 from holdfast.model.stream_messages import (  # noqa: F401
     Barred,
     Capture,

@@ -1,6 +1,6 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
-A note is entered here and nowhere else (of stages, disks, the store, skips, links: in `model/..._notes.py`);
+A note is entered here and nowhere else (of stages, disks, the store, skips, links, modes: in `model/..._notes.py`);
 `model/note.py` says what its class has to say.
 """
 
@@ -10,6 +10,7 @@ from holdfast.model.block import Block
 from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled, SpillRefused  # noqa: F401
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F401
+from holdfast.model.mode_notes import EmittedBeside, ModeChanged, StandsDown, StandsIn  # noqa: F401
 from holdfast.model.note import Note, Told
 from holdfast.model.reasons import BarReason, FetchReason
 from holdfast.model.skip_notes import Failed, GaveUp, Skipped  # noqa: F401
@@ -185,17 +186,6 @@ class Joining(Note, frozen=True):
     told = Told("joining", "{seat} begins to back up {shard}.")
     shard: Asset
     seat: Seat
-    since: int
-
-
-class ModeChanged(Note, frozen=True):
-    """From here on a running shard is protected, and acknowledges, by the rule of this mode."""
-
-    checked = False
-    told = Told("mode", "{shard} is in mode {mode} from record {since} on.")
-    shard: Asset
-    mode: str
-    epoch: int
     since: int
 
 

@@ -31,6 +31,9 @@ class Mode(msgspec.Struct, frozen=True):
     on_failure: OnFailure
     #: What it means for a user that it is in force.
     means: str
+    #: The second copy runs on beside a primary that is late, and goes back when that answers (hybrid-ha §IV-B). Its
+    #: captures are taken when output has just been trimmed (§III-B).
+    stands_in: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -45,6 +48,13 @@ MODES: dict[str, Mode] = {
         has_backup=True,
         on_failure=OnFailure.PROMOTE,
         means="a second node holds a copy of every shard and takes over if a node fails",
+    ),
+    "hybrid": Mode(
+        guards=("images",),
+        has_backup=True,
+        on_failure=OnFailure.PROMOTE,
+        stands_in=True,
+        means="a second node holds a copy of every shard; it stands in for one that is late and takes over if it fails",
     ),
 }
 #: What is kept in the stable store beside that: nothing, or pages of the state.

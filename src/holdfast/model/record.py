@@ -46,6 +46,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return (self.primary,) if self.primary else ()
 
     @property
+    def stand_in(self) -> Seat | None:
+        """Who may make its output beside the primary, in the mode in force."""
+        return self.backup if MODES[self.mode].stands_in else None
+
+    @property
     def starts_empty(self) -> bool:
         """The present primary is one that had to start empty."""
         return self.empty == self.epoch

@@ -74,7 +74,7 @@ class Here(Message, frozen=True, kw_only=True):
 
 class Data(Message, frozen=True, kw_only=True):
     fenced_by = (FencedBy.PRODUCER,)
-    said_by = SaidBy.PRODUCER
+    said_by = SaidBy.MAKER
     bulk = heavy = True
     edge: Edge
     epoch: Number
@@ -141,7 +141,7 @@ class Fetched(Message, frozen=True, kw_only=True):
     """All blocks of [start, end), from the primary of this epoch."""
 
     fenced_by = (FencedBy.PRODUCER,)
-    said_by = SaidBy.PRODUCER
+    said_by = SaidBy.MAKER
     bulk = heavy = True
     ticket: Number
     edge: Edge

@@ -4,6 +4,7 @@
     chunk()     some of everything, of the moment of the last capture       paste_chunk(chunk)   bring up a new image
     snapshot()  the page ids of its state, for a paged checkpoint           restore(...)         an operator from pages
     changes()   how much a capture would carry now                          costs            what it would cost
+    fork()      run on from an image, as a stand-in does                    settle(keep)     keep that, or go back
 
 An operator belongs to one thread at a time. It knows no clock: whoever wants costs measured gives it one.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +22,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, CorruptPageError, InputError, MemoryLimitError, check
+from holdfast.errors import ConfigError, CorruptPageError, InputError, MemoryLimitError, StateError, check
 from holdfast.operators.aside import ASIDE, ERROR, WRAP
 from holdfast.operators.capture import NULL_BITS, Part, StateCapture, bytes_of, digest_of, part_of, take_part
 from holdfast.operators.chunk import END, START, Chunk, cursor_at, rids_below
@@ -28,6 +30,7 @@ from holdfast.operators.costs import LinearCost
 from holdfast.state.checkpoint import Checkpoint, restore
 from holdfast.state.pages import PagePool, Snapshot
 from holdfast.state.pagetable import HEADER_WORDS
+from holdfast.state.revert import revert
 from holdfast.state.scan import records_from
 from holdfast.state.slots import SlotStore
 
@@ -56,6 +59,15 @@ class _Meta(msgspec.Struct, frozen=True):
     extra: dict[str, int]
 
 
+class _Fork(NamedTuple):
+    """What an operator goes back to."""
+
+    snapshot: Snapshot
+    #: rows, watermark, captured, the moment of that capture, hidden.
+    numbers: tuple[int, int, int, tuple[int, ...], int]
+    extra: dict[str, int]
+
+
 class StatefulOperator(ABC):
     """Base of aggregate and join. Subclasses own maps in `self.pool`."""
 
@@ -78,6 +90,8 @@ class StatefulOperator(ABC):
         self._moment: tuple[int, ...] = ()
         #: Up to which cursor this image has been brought up; END: it has everything.
         self.scanned = END
+        #: While it runs on from an image: what it goes back to.
+        self._forked: _Fork | None = None
         self.capture_cost = LinearCost(*cost_features)
         self.paste_cost = LinearCost(*cost_features)
 
@@ -261,6 +275,34 @@ class StatefulOperator(ABC):
         self._open_maps()
         self._forget()
         self.rows, self.watermark, self.captured, self.scanned = 0, NEVER, -1, END
+
+    # -- standing in ------------------------------------------------------------------------------------------------
+
+    def fork(self) -> None:
+        """Run on from this image, in such a way that `settle` can go back to it. Copies a page when it is written."""
+        self._check_complete("forked")
+        check(self._forked is None, "an image was forked twice", self.name)
+        self.pool.reclaim()
+        self._flush()
+        snapshot = self.pool.snapshot(self._set_ids())
+        numbers = (self.rows, self.watermark, self.captured, self._moment, self.hidden)
+        self._forked = _Fork(snapshot, numbers, self._extra())
+
+    def settle(self, *, keep: bool) -> None:
+        """End a fork: keep what came of it, or be the image again that it began with. Going back copies no page."""
+        fork, self._forked = self._forked, None
+        if fork is None:
+            raise StateError(f"{self.name}: there is no fork to settle", hint="Call fork first.")
+        if keep:
+            fork.snapshot.close()
+            self.pool.reclaim()
+            return
+        revert(fork.snapshot)
+        self._open_maps()
+        self._forget()
+        self.rows, self.watermark, self.captured, self._moment, self.hidden = fork.numbers
+        self.aside = None
+        self._set_extra(fork.extra)
 
     def _amounts(self, capture: StateCapture) -> tuple[int, int]:
         return capture.n_new, capture.n_updated

@@ -13,7 +13,7 @@ from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PER
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
-MODES_TO_COME = ("replay", "hybrid", "active")
+MODES_TO_COME = ("replay", "active")
 SHARDS_DEFAULT = 4
 SHARDS_MAX = 1024
 #: The files that make up the API: a user's line is the first one outside.

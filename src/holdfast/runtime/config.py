@@ -87,7 +87,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     standby_driver: str = "auto"
 
     # --- State and queues
-    #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node) or "none".
+    #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node), "hybrid" (which
+    #: also stands in for a node that is late) or "none".
     mode: str = "passive"
     #: How state is captured: "delta" (what has changed) or "whole".
     method: str = "delta"

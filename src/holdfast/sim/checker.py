@@ -21,6 +21,7 @@ dead letters         what a shard sets aside is what the reference sets aside, a
 skips                the record skips, at a new epoch, only what a primary has given up and nobody has taken; every copy
                      passes over it alike, and none is forgotten that a copy may meet (`sim/skips.py`)
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
+stand-ins            who stands in may, and is its image again when it stands down (`sim/stand_ins.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
 links                what loses messages is taken for cut, nothing goes around a cut again and again (`sim/links.py`)
@@ -34,9 +35,7 @@ from collections.abc import Callable
 from holdfast.core.errand import Errand
 from holdfast.core.invariants import Invariants
 from holdfast.core.ledger import EMPTY
-from holdfast.core.ready import DropSpill
 from holdfast.errors import InvariantError
-from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import Block, digest_of
@@ -53,6 +52,8 @@ from holdfast.sim.links import LinkRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.skips import SkipRules
+from holdfast.sim.spilled import SpillRules
+from holdfast.sim.stand_ins import StandInRules
 from holdfast.sim.stored import StoreRules
 from holdfast.sim.world import World
 
@@ -96,6 +97,8 @@ class Checker:
         self.balance = BalanceRules(world, self.fail)
         self.links = LinkRules(world, self.fail)
         self.store = StoreRules(world, self.fail, lambda: self.record)
+        self.spills = SpillRules(world, self.reference, self.fail, self._same)
+        self.beside = StandInRules(world, self.fail, self._compare)
         self.count = 0
         #: What reads which note. Others must say (`checked`) that no rule needs them.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
@@ -117,12 +120,13 @@ class Checker:
             notes.Ledgered: self._ledgered,
             notes.Committed: self._committed,
             notes.Trimmed: self._trimmed,
-            notes.Spilled: self._spilled,
+            notes.Spilled: self.spills.on_spilled,
             notes.Acked: self._acked,
             **self.letters.rules(),
             **self.skips.rules(),
             **self.store.rules(),
             **self.links.rules(),
+            **self.beside.rules(),
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)
@@ -213,21 +217,24 @@ class Checker:
         if self.primaries.get((shard, epoch)) != source:
             self.fail("emitted by a copy that is not primary", f"{shard} epoch {epoch} on {source}")
         self.letters.on_emitted(note)
-        self._behind_a_gap(edge, block)
-        if self.reference.is_open(edge, block.start):
-            self.skips.made[edge, block.start, epoch] = block  # nobody has read it, and perhaps nobody will
-        elif not self.skips.is_overtaken(shard, epoch):
-            self._same(edge, block, f"{source} (epoch {epoch})")
+        self._compare(shard, edge, epoch, block, source)
         node = self.world.node(name_of(source))
         copy = node.host.copies.get(shard) if node is not None else None
         if copy is not None:
             queue = next(q for q in copy.outputs if q.edge == edge)
             if queue.trimmed <= start and start - queue.trimmed >= queue.memory_max + queue.spill_max:
                 self.fail("an output queue is not bounded", f"{edge} on {source} holds {queue.next - queue.trimmed}")
-            self._check_spilled(source, queue)
+            self.spills.check(source, queue)
             waits_max = queue.memory_max + min(queue.memory_max, queue.spill_max)
             if start - max(queue.trimmed, queue.spilled_to) >= waits_max:
                 self.fail("memory of a queue is not bounded", f"{edge} on {source} keeps {queue.in_memory} in memory")
+
+    def _compare(self, shard: Asset, edge: Edge, epoch: int, block: Block, source: Address) -> None:
+        self._behind_a_gap(edge, block)
+        if self.reference.is_open(edge, block.start):
+            self.skips.made[edge, block.start, epoch] = block  # nobody has read it, and perhaps nobody will
+        elif not self.skips.is_overtaken(shard, epoch):
+            self._same(edge, block, f"{source} (epoch {epoch})")
 
     def _step_of(self, source: Address, edge: Edge, block: Block) -> int:
         """Where the output of one step began: bounds are looked at before it. (A full block may have more behind.)"""
@@ -292,7 +299,8 @@ class Checker:
     def _served(self, source: Address, note: notes.Served) -> None:
         consumer, epoch = note.consumer, note.life
         who = f"{consumer} (epoch {epoch}) got {note.edge} {note.span} from {source}"
-        if self.primaries.get((note.shard, note.epoch)) != source:
+        is_right = self.primaries.get((note.shard, note.epoch)) == source
+        if not is_right and not self.beside.stands(note.shard, note.epoch, source):
             self.fail("a stale fetch was served", f"{who}, which is not primary of epoch {note.epoch}")
         process = self.world.processes[name_of(source)]
         place = process.machine.record.places.get(consumer)  # type: ignore[attr-defined]
@@ -434,36 +442,6 @@ class Checker:
         claim = CLAIMS.get(type(message))
         if claim is not None and not claim(read(source.disk.content), message):
             self.fail("spoke of what is not on its disk", f"{source.address}: {message}")
-
-    def _spilled(self, source: Address, note: notes.Spilled) -> None:
-        copy = self.world.processes[name_of(source)].machine.host.copies[note.shard]  # type: ignore[attr-defined]
-        self._check_spilled(source, next(q for q in copy.outputs if q.edge == note.edge))
-
-    def _check_spilled(self, source: Address, queue: OutputQueue) -> None:
-        """What a queue counts as spilled its disk has taken, and those are the right rows."""
-        disk = self.world.processes[name_of(source)].spill
-        for block in queue.blocks:
-            if block.start >= queue.spilled_to:
-                return
-            if not disk.has(block):
-                self.fail("counted as on disk before it was", f"{queue.edge} on {source}: {block}, {queue.spilled_to}")
-            if not self.reference.is_open(queue.edge, block.start):
-                self._same(queue.edge, block, f"the disk of {source}")
-
-    def check_files(self) -> None:
-        """At the end: no file is left of what was trimmed, or of a copy that is gone."""
-        for name in self.world.names:
-            node = self.world.node(name)
-            if node is None:
-                continue
-            process = self.world.processes[name]
-            if any(isinstance(effect, DropSpill) for held in process.held for effect in held.apply):
-                continue  # some are to go as soon as the disk has synced
-            queues = {q.edge: q for copy in node.host.copies.values() for q in copy.outputs}
-            for edge, files in process.spill.files.items():
-                trimmed = queues[edge].trimmed if edge in queues else 1 << 62
-                if any(end <= trimmed for _, end in files):
-                    self.fail("a file outlived what is in it", f"{edge} on {name}: {files}, trimmed to {trimmed}")
 
     # --- retention
 

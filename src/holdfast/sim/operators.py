@@ -10,6 +10,8 @@ here as it would lose them there.
 from __future__ import annotations
 
 import heapq
+from copy import copy
+from typing import Any
 
 import msgspec
 
@@ -25,6 +27,9 @@ SUM_MAX = 1 << 62
 WINDOW_BYTES = 32
 #: Where a walk starts, and what stands for its end.
 START, END = 0, -1
+
+#: All that a step changes.
+FORKED = ("aside", "captured", "dirty", "free", "hidden", "moved", "slot_of", "slots", "torn", "watermark", "windows")
 
 #: (window end, key).
 Window = tuple[int, int]
@@ -97,8 +102,8 @@ class WindowSum:
     fit, and is set aside."""
 
     __slots__ = (
-        "aside", "busy_ns", "captured", "costs", "dirty", "free", "hidden", "home", "meter", "moved", "outputs",
-        "poison", "scanned", "slot_of", "slots", "sum_max", "torn", "watermark", "width", "windows",
+        "aside", "busy_ns", "captured", "costs", "dirty", "forked", "free", "hidden", "home", "meter", "moved",
+        "outputs", "poison", "scanned", "slot_of", "slots", "sum_max", "torn", "watermark", "width", "windows",
     )  # fmt: skip
     lag = 0
 
@@ -120,6 +125,8 @@ class WindowSum:
         #: Whether it has stepped since the last capture: a chunk is of the same moment as one.
         self.moved = True
         self.watermark = WATERMARK_MIN
+        #: While it runs on from an image: what it goes back to.
+        self.forked: dict[str, Any] | None = None
         #: Windows that begin before this are not emitted.
         self.hidden = 0
         self._clear()
@@ -284,6 +291,16 @@ class WindowSum:
             raise TypeError(f"not a checkpoint of this operator: {image!r}")
         self._put(image.watermark, image.slots)
         self.captured, self.scanned = image.number, END
+
+    def fork(self) -> None:
+        check(self.scanned == END and self.forked is None, "an image was forked that is not complete, or twice")
+        self.forked = {name: copy(getattr(self, name)) for name in FORKED}
+
+    def settle(self, *, keep: bool) -> None:
+        image, self.forked = self.forked, None
+        check(image is not None, "there is no fork to settle")
+        for name, value in (image or {}).items() if not keep else ():
+            setattr(self, name, value)
 
     def restore(self) -> None:
         check(self.scanned == END, "an image was made to run before it had everything")

@@ -282,7 +282,7 @@ class Simulation:
     def _is_done(self) -> bool:
         if any(not query.finished for query in self.sources.values()):
             return False
-        if not self._is_protected():
+        if not self._is_protected() or self.checker.beside.still_stands():
             return False
         if any(not look.done for look in self.looks) or self.checker.letters.unwritten():
             return False
@@ -331,7 +331,7 @@ class Simulation:
                     self._check_gaps(sink, edge, held, right[edge])
                 elif held != self.checker.reference.rows(edge):
                     self.checker.fail("the sink is not the reference", f"{sink.spec.id} {edge}")
-        self.checker.check_files()
+        self.checker.spills.check_end()
         self.checker.letters.check_end(right)
         for edge, expected in right.items():
             whole = edge in self.setup.topology.producer and edge not in self.checker.left_at

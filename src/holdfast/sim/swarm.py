@@ -83,7 +83,26 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
     setup = severed(setup) if Random(f"severed {seed}").random() < 0.2 else setup
     setup = choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
-    return stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
+    setup = stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
+    return standing_in(setup) if Random(f"stand-ins {seed}").random() < 0.25 else setup
+
+
+def standing_in(setup: Setup) -> Setup:
+    """The same schedule with operators in mode `hybrid`, and nodes that freeze, each for a moment or for good."""
+    rng = Random(f"late {setup.seed}")
+    operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
+    some = rng.sample(operators, rng.randrange(1, len(operators) + 1)) if rng.random() < 0.4 else operators
+    faults = list(setup.faults)
+    for _ in range(rng.randrange(2, 7)):
+        node, at_ms = Name(f"n{rng.randrange(min(setup.nodes, 4))}"), rng.randrange(200, setup.safety_ms)
+        for_ms, clock_stops = rng.choice((120, 180, 250, 290, 400, 900)), float(rng.random() < 0.5)
+        faults.append(Fault(kind="stall", node=node, at_ms=at_ms, for_ms=for_ms, value=clock_stops))
+    for _ in range(rng.choice((0, 0, 0, 1, 3))):
+        mode, at_ms = rng.choice(("hybrid", "hybrid", "passive", "none")), rng.randrange(100, setup.safety_ms)
+        faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
+    modes = dict.fromkeys(some, "hybrid") | setup.modes
+    config = replace(setup.config, misses_max=rng.choice((3, 3, 6)))
+    return replace(setup, modes=modes, config=config, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def chopped(setup: Setup) -> Setup:

@@ -280,6 +280,7 @@ def orders(
                 query=query,
                 pieces=tuple(hand),
                 homes={piece.shard: name_of(places[piece.shard].primary or "") for piece in hand},
+                standbys={piece.shard: name_of(places[piece.shard].stand_in or "") for piece in hand},
                 epochs={piece.shard: places[piece.shard].epoch for piece in hand},
                 version=record.version,
                 last=last,

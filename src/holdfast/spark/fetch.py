@@ -43,6 +43,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     #: Who was primary of each shard when this was planned, by which record.
     homes: dict[str, Name]
     version: int
+    #: Who may stand in for it; empty: nobody.
+    standbys: dict[str, Name] = {}
     #: The epoch of each shard by that record: an older copy's rows are not wanted.
     epochs: dict[str, int] = {}
     #: The run that the positions are of: another one's nodes may listen there by now.
@@ -90,7 +92,8 @@ def _errand(order: Order, piece: Piece, raw: bytes, limits: Limits) -> Errand:
         query=order.query,
     )
     home, now_ns = order.homes.get(piece.shard, Name("")), time.monotonic_ns()
-    errand = Errand(asked, piece.shard, home, order.version, tuple(order.run.names), limits, now_ns)
+    standby = order.standbys.get(piece.shard, Name(""))
+    errand = Errand(asked, piece.shard, home, order.version, tuple(order.run.names), limits, now_ns, standby)
     known = _records.get(raw)
     if known is not None:
         errand.learn(known)

@@ -99,9 +99,9 @@ class PageSet:
         n = pool.pages_max
         # calloc'ed, so the part that is never used is never backed by memory
         self.table = np.zeros(n, np.int64)
-        self._stamp = np.zeros(n, np.int64)
+        self.stamps = np.zeros(n, np.int64)
         self._lfree = np.zeros(n, np.int64)
-        self.block = new_block(TABLE, self.table, self._stamp, self._lfree)
+        self.block = new_block(TABLE, self.table, self.stamps, self._lfree)
         self.block[ID] = set_id
         self.block[KIND] = kind
         self.at = address(self.block)

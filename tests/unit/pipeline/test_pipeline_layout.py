@@ -269,9 +269,9 @@ def test_an_operator_says_what_of_it_is_kept_in_the_store_and_how_often():
 
 def test_modes_that_are_not_built_say_which_are():
     stream = source(hf.Pipeline("p"))
-    with refused("talkers: mode 'hybrid' is not built yet") as error:
-        counts(stream, name="talkers", mode="hybrid")
-    assert "'none', 'passive', and 'auto'" in error.value.hint
+    with refused("talkers: mode 'active' is not built yet") as error:
+        counts(stream, name="talkers", mode="active")
+    assert "'none', 'passive', 'hybrid', and 'auto'" in error.value.hint
     with refused("mode 'turbo' is not known"):
         counts(stream, mode="turbo")
 

@@ -34,6 +34,8 @@ from holdfast.model.record import Place
 SCAN_RETRIES_MAX = 20
 #: A capture that is not answered is sent again after twice the retry time, then after twice that, up to this often.
 DOUBLINGS_MAX = 2
+#: So many periods a sweeping capture waits for output to be trimmed.
+SWEEP_PERIODS_MAX = 2
 
 
 class Images:
@@ -41,7 +43,8 @@ class Images:
 
     __slots__ = (
         "base", "born", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace",
-        "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
+        "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "trimmed", "unfit",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, pace: Pace, now_ns: int) -> None:
@@ -58,6 +61,8 @@ class Images:
         #: Where the last round was taken: the next delta starts here.
         self.base = copy.positions()
         self.output_base = {queue.edge: queue.next for queue in copy.queues}
+        #: Where output was trimmed to when it was taken.
+        self.trimmed = {queue.edge: queue.trimmed for queue in copy.queues}
         #: Positions that every complete image holds. Never goes back while there is one.
         self.safe_at = copy.positions()
         #: Targets with a complete image (at the start: the backup, which stands where this copy stands).
@@ -114,8 +119,17 @@ class Images:
             or (bool(self.gates) and self.safe_at != self.base)  # the last round lost a target before it was complete
             or (frozen and consumed > 0)
             or consumed >= self.config.retained_soft_max
-            or (consumed > 0 and age_ns >= self.protection.period_ns)
+            or (consumed > 0 and self._is_time(age_ns))
         )
+
+    def _is_time(self, age_ns: int) -> bool:
+        """Where a stand-in is kept, captures sweep (hybrid-ha §III-B): one is taken right after output was trimmed, so
+        that it has to carry least. Where nothing is trimmed, that is not waited for."""
+        periods = age_ns // self.protection.period_ns
+        if self.place.stand_in is None or not periods or periods >= SWEEP_PERIODS_MAX:
+            return periods > 0
+        queues = self.copy.queues
+        return all(q.next == q.trimmed for q in queues) or any(q.trimmed > self.trimmed[q.edge] for q in queues)
 
     def take(self, now_ns: int, ready: Ready) -> None:
         """One capture for each target, all of this moment."""
@@ -137,6 +151,7 @@ class Images:
                 ready.send.extend((seat, message) for message in messages)
         self.base = copy.positions()
         self.output_base = {queue.edge: queue.next for queue in copy.queues}
+        self.trimmed = {queue.edge: queue.trimmed for queue in copy.queues}
         copy.consumed_since = 0
         if alone:
             self.safe_at = self.base

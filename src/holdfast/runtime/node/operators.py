@@ -359,6 +359,14 @@ class ShardOperator:
         self._stored, self.times = image.kept, image.times
         self.times.maps_s = time.monotonic() - began
 
+    def fork(self) -> None:
+        self.op.fork()
+
+    def settle(self, *, keep: bool) -> None:
+        """What was torn in a fork is torn no more when it has gone back."""
+        self.op.settle(keep=keep)
+        self.torn = self.torn and keep
+
     def restore(self) -> None:
         """An image is running state already: lists and indexes are kept up by every paste."""
         check(self.op.scanned == END, "an image that is still being brought up was made to run", self.op.name)

@@ -97,6 +97,7 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
         **_restored(op),
         "mode": place.mode,
+        "stands_in": copy.fork is not None,
         "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
         "checkpoint": node.record.protection_of(shard).checkpoint,
         "checkpoint_every_ms": node.record.protection_of(shard).checkpoint_ns / 1e6,

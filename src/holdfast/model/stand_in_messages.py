@@ -1,0 +1,57 @@
+"""Messages of stand-ins: who is late, who runs beside whom, and who is back (hybrid-ha §IV-B).
+
+They are messages as those of `model/messages.py`, which brings all of them together, are.
+"""
+
+from __future__ import annotations
+
+from holdfast.model.ids import Address, Asset, Edge, Name
+from holdfast.model.message import FencedBy, Message, SaidBy, View
+from holdfast.model.ranges import Number, Position
+
+
+class Missed(Message, frozen=True, kw_only=True):
+    """From a monitor to whoever could stand in: a heartbeat of this life of that node has not come. It may be gone, or
+    only slow; nothing is decided by this."""
+
+    fenced_by = (FencedBy.LIFE, FencedBy.MEMBER)
+    name: Name
+    life: Number
+
+
+class StandIn(Message, frozen=True, kw_only=True):
+    """From a stand-in to the primary: I run from my image on, beside you, and stand at `to`. Say when you are back."""
+
+    fenced_by = (FencedBy.THIS_PLACE,)
+    said_by = SaidBy.HOLDER
+    key = ("shard",)
+    shard: Asset
+    since: Number
+    to: dict[Edge, Position]
+
+    def objection(self, source: Address, view: View) -> str:
+        inputs = set(view.topology.shard[self.shard].inputs)
+        return "" if set(self.to) == inputs else f"it does not say where every input of {self.shard} stands"
+
+
+class Back(Message, frozen=True, kw_only=True):
+    """From the primary to a stand-in: I stand where you stand, or go on without you. `firm`: do not stand in again at
+    this epoch, since I may give a block up."""
+
+    fenced_by = (FencedBy.THIS_PLACE,)
+    said_by = SaidBy.PRIMARY
+    shard: Asset
+    since: Number
+    firm: bool = False
+
+
+class StoodDown(Message, frozen=True, kw_only=True):
+    """To the primary: I do not run; at this epoch I took input up to `to` at the most. `firm`: and it stays so."""
+
+    fenced_by = (FencedBy.THIS_PLACE,)
+    said_by = SaidBy.HOLDER
+    shard: Asset
+    since: Number
+    to: dict[Edge, Position]
+    firm: bool = False
+    objection = StandIn.objection
