@@ -23,6 +23,8 @@ from holdfast.state.records import record_address
 #: Words of a pane's entry: its number, the first record of its list (rid + 1), how many there are.
 _PANE, _HEAD, _COUNT = range(3)
 _LOW4 = 0xFFFFFFFF
+#: Where so many times more records go than stay, the index is made again instead of emptied.
+REMAKE_SHARE = 4
 
 
 @njit(cache=True)
@@ -145,7 +147,10 @@ class PaneMap:
         panes = self._rank(bound)
         if panes:
             self.pool.ensure_room(self.clones_to_drop())
-        self.map.remove(rids)
+        if len(rids) and len(rids) >= REMAKE_SHARE * (len(self.map) - len(rids)):
+            self.map.remove_most(rids)
+        else:
+            self.map.remove(rids)
         self.panes.drop_first(panes)
         return len(rids)
 

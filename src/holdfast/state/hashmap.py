@@ -322,6 +322,17 @@ def remove_rids(pool, m, rids, start):
 
 
 @njit(cache=True, nogil=True)
+def index_again(pool, m, rids, start):
+    """Enter records that the index does not know. (done, code as `index_insert`)."""
+    s = load(m, SLOTS)
+    for i in range(start, len(rids)):
+        code = index_insert(pool, m, hash_record(m, record_address(pool, s, rids[i])), rids[i])
+        if code < 0:
+            return i, code
+    return len(rids), 0
+
+
+@njit(cache=True, nogil=True)
 def place_records(pool, m, rids, keys, identity, start):
     """Put records with these keys at these very rids (an image follows its primary). (done, code as `slot_place`)."""
     for i in range(start, len(rids)):
@@ -435,6 +446,16 @@ class HashMap:
                 stuck_at = self._help(int(code), done, stuck_at)
         if self.slots.block[LIVE] == 0 and len(self.index) > 1 and not self.slots.pages.block[ABSENT]:
             reset_index(self.pool.at, self.at)
+
+    def remove_most(self, rids: NDArray[np.int64]) -> None:
+        """Take records out that are nearly all there are. Taking each out of the index would cost several times as much
+        as a new index of those that stay, which needs no more pages than the old one. The caller has made room for as
+        many as snapshots hold of that."""
+        self.slots.free(rids)
+        reset_index(self.pool.at, self.at)
+        stay = self.slots.rids()
+        done, code = index_again(self.pool.at, self.at, stay, 0)
+        check(code == 0, "an index could not be made again", f"{done} of {len(stay)} records, {code}")
 
     def place(self, rids: NDArray[np.int64], keys: Keys, identity: NDArray[np.int64]) -> None:
         """Make records of these keys at these very rids."""
