@@ -59,6 +59,7 @@ def test_two_chains_of_one_source_are_one_query_and_both_are_exact(spark, tmp_pa
         assert home is not None
         run.processes[home["node"]].kill()
         run.start(home["node"])
+        run.wait("the node to be back", lambda: len(run.statuses()) == len(run.names))
         run.finish(["out_0", "out_1"], 300)
     finally:
         run.close()
