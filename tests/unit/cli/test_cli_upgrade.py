@@ -76,7 +76,7 @@ def test_a_sink_that_goes_on_reads_the_edges_of_the_new_run_with_the_next_number
         (home / "commits").mkdir()
         (home / "metadata").write_text('{"id":"of the old run"}')
         for batch in (4, 5, 6):
-            (home / "offsets" / str(batch)).write_text('v1\n{}\n{"talkers-0.0":[%d,9]}' % (100 * batch))
+            (home / "offsets" / str(batch)).write_text("v1\n{}\n" + json.dumps({"talkers-0.0": [100 * batch, 9]}))
         (home / "commits" / "5").write_text("v1\n{}")
     move_checkpoints(tmp_path, POINT, plan, Matching(stages=("out_0",)))
     assert not (tmp_path / "gone_0").exists()
