@@ -42,7 +42,7 @@ from .home import RunHome
 from .planning import check_file, plan_file
 from .resume import describe, first_journals, link_files, open_door, withdraw
 from .runs import RUNS, read_run
-from .start import LocalRun, RunOptions, check_restart, node_settings, restart_nodes, warm
+from .start import LocalRun, RunOptions, check_options, node_settings, restart_nodes, warm
 
 Tell = Callable[[str], None]
 _GENERATION = "/generation/"
@@ -97,7 +97,7 @@ def start_from(
     told: threading.Event | None = None,
 ) -> LocalRun:
     """A new run of this file, from a savepoint in the store that the options name."""
-    check_restart(options.restart_s)
+    check_options(options)
     check_file(file)
     savepoints.check_name(name)
     settings = node_settings(options)
@@ -205,7 +205,7 @@ class Upgrade:
         sinks = [name for name in matching.new_stages if new.stage(name).kind == "sink"]
         changed = dict.fromkeys((*matching.new, *sinks), f"it was new at savepoint {point.name}")
         changed |= dict.fromkeys(matching.widened, f"its aggregates were changed at savepoint {point.name}")
-        earlier = read_origins(Path(point.directory))
+        earlier = read_origins(self._home.path)  # it came with the savepoint's files
         origins = Origins(
             savepoint=point.name,
             deployment=point.deployment,

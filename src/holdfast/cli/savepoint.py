@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.savepoint import Savepoint
 from holdfast.errors import ConfigError
+from holdfast.pipeline.origins import FROM
 from holdfast.store import IoService
 
 from .clean import CleanPoint, SourcesPaused, Tell, check_store, reach_clean_point
@@ -131,10 +132,10 @@ class _FileChunks:
 def _pack(directory: Path, into: Path) -> None:
     """What of a run is files; half-written ones of Spark's are nobody's."""
     with tarfile.open(into, "w") as tar:
-        for name in FILES:
-            folder = directory / name
-            if folder.is_dir():
-                tar.add(folder.resolve(), arcname=name, filter=_is_whole)
+        for name in (*FILES, FROM):
+            path = directory / name
+            if path.exists():
+                tar.add(path.resolve(), arcname=name, filter=_is_whole)
 
 
 def _is_whole(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

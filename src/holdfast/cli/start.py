@@ -84,6 +84,19 @@ def start_run(
     told: threading.Event | None = None,
 ) -> LocalRun:
     """Plan, start the nodes, and leave `run.json` for the other commands."""
+    check_options(options)
+    check_file(file)
+    settings = node_settings(options)
+    home = RunHome(options.directory or RUNS / file.stem, file, fresh=options.fresh)
+    try:
+        return _start(file, home, options, settings, tell, told)
+    except BaseException:
+        home.undo()
+        raise
+
+
+def check_options(options: RunOptions) -> None:
+    """Of a run that starts, from nothing or from a savepoint."""
     if not 1 <= options.nodes <= NODES_MAX:
         raise ConfigError(
             f"--nodes must be 1 to {NODES_MAX}",
@@ -97,14 +110,6 @@ def start_run(
             detail="The nodes of `run` listen on loopback only: executors elsewhere could not reach them.",
             hint="Start `holdfast node` on the machines and use `holdfast submit`: see docs/running.md.",
         )
-    check_file(file)
-    settings = node_settings(options)
-    home = RunHome(options.directory or RUNS / file.stem, file, fresh=options.fresh)
-    try:
-        return _start(file, home, options, settings, tell, told)
-    except BaseException:
-        home.undo()
-        raise
 
 
 def go_on(

@@ -7,6 +7,7 @@ those of the new run go on.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -58,6 +59,8 @@ def upgrade(
         say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
         old = read_run(run)
         check_file(file)
+        file, directory = file.resolve(), directory.absolute() if directory is not None else None
+        os.chdir(old.cwd)  # relative paths of sources and sinks mean what they meant
         check_store(old, "upgrade")
         point_name = name or time.strftime("upgrade-%Y%m%d-%H%M%S")
         savepoints.check_name(point_name)

@@ -17,7 +17,7 @@ from holdfast.store import run_alone
 SHARD = "sliding-0"
 
 
-class Kept:
+class KeptRun:
     """A run with some checkpoints, and one of them in a savepoint."""
 
     def __init__(self, directory: Path) -> None:
@@ -48,11 +48,11 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    return Kept(tmp_path)
+def kept(tmp_path: Path) -> KeptRun:
+    return KeptRun(tmp_path)
 
 
-def test_its_checkpoint_stays_whatever_is_collected_until_it_is_deleted(kept: Kept):
+def test_its_checkpoint_stays_whatever_is_collected_until_it_is_deleted(kept: KeptRun):
     first = kept.head().good[0].sequence
     kept.go_on(4)
     assert first in {entry.sequence for entry in kept.head().entries}
@@ -62,7 +62,7 @@ def test_its_checkpoint_stays_whatever_is_collected_until_it_is_deleted(kept: Ke
     assert kept.do(savepoints.names()) == []
 
 
-def test_no_log_is_kept_for_it(kept: Kept):
+def test_no_log_is_kept_for_it(kept: KeptRun):
     first = kept.head().good[0].sequence
     kept.go_on(1, keep=2)
     assert first in {entry.sequence for entry in needing_log(kept.head(), 2)}  # it is one of the newest two
@@ -71,18 +71,18 @@ def test_no_log_is_kept_for_it(kept: Kept):
     assert len(needing_log(kept.head(), 2)) == 2
 
 
-def test_it_is_read_as_it_was_written(kept: Kept):
+def test_it_is_read_as_it_was_written(kept: KeptRun):
     found = kept.do(savepoints.read("first"))
     assert (found.name, found.shards) == ("first", kept.head().pins and {SHARD: kept.head().pins["savepoint/first"]})
     assert kept.do(savepoints.read_files("first")) == b"filesof it"
 
 
-def test_a_name_is_used_once(kept: Kept):
+def test_a_name_is_used_once(kept: KeptRun):
     with pytest.raises(ConfigError, match="there is a savepoint 'first' already"):
         kept.put("first")
 
 
-def test_one_that_was_never_completed_is_not_there_and_its_name_is_free(kept: Kept):
+def test_one_that_was_never_completed_is_not_there_and_its_name_is_free(kept: KeptRun):
     kept.run.store.delete(["savepoint/first/point"])
     with pytest.raises(ConfigError, match="no savepoint 'first'"):
         kept.do(savepoints.read("first"))
@@ -91,12 +91,12 @@ def test_one_that_was_never_completed_is_not_there_and_its_name_is_free(kept: Ke
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "ü", "x" * 65, "list of"])
-def test_a_name_that_no_key_can_have_is_refused(kept: Kept, name: str):
+def test_a_name_that_no_key_can_have_is_refused(kept: KeptRun, name: str):
     with pytest.raises(ConfigError, match="cannot be the name"):
         kept.do(savepoints.read(name))
 
 
-def test_one_run_goes_on_from_it_and_no_second(kept: Kept):
+def test_one_run_goes_on_from_it_and_no_second(kept: KeptRun):
     assert kept.do(savepoints.successor()) == ""
     kept.do(savepoints.go_on_from("first", "new-1"))
     assert kept.do(savepoints.successor()) == "new-1"
@@ -106,7 +106,7 @@ def test_one_run_goes_on_from_it_and_no_second(kept: Kept):
     kept.do(savepoints.go_on_from("first", "new-2"))
 
 
-def test_one_that_is_damaged_is_said_to_be(kept: Kept):
+def test_one_that_is_damaged_is_said_to_be(kept: KeptRun):
     kept.run.store.delete(["savepoint/first/point"])
     kept.run.store.put("savepoint/first/point", [b"HFSP" + bytes(40)])
     with pytest.raises(Exception, match="savepoint first"):
