@@ -21,7 +21,7 @@ SCHEMA = "ts timestamp, src string, bytes long"
 
 def places(run: PipelineRun) -> dict[str, dict]:
     newest = max(run.statuses().values(), key=lambda status: status["version"])
-    return {stage: newest["places"][stage] for stage in STAGES}
+    return {asset: place for asset, place in newest["places"].items() if place["stage"]}
 
 
 def standby(run: PipelineRun, stage: str) -> dict:
