@@ -27,7 +27,7 @@ import typer
 from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.savepoint import Savepoint
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.model.ids import Name
+from holdfast.model.ids import Asset, Name
 from holdfast.model.plan import Plan
 from holdfast.pipeline.origins import FROM, Origins, read_origins
 from holdfast.pipeline.upgrades import Matching, match
@@ -224,7 +224,7 @@ def new_store(store: str, deployment: str) -> str:
     return store.partition(_GENERATION)[0].rstrip("/") + _GENERATION + deployment
 
 
-def check_not_gone_on(service: IoService, point: Savepoint, old: Plan, sinks: list[str]) -> None:
+def check_not_gone_on(service: IoService, point: Savepoint, old: Plan, sinks: list[Asset]) -> None:
     """Sinks that go on must have nothing that came after the savepoint: it would be written once more, or skipped."""
     why = ""
     for stage in old.topology.stages:

@@ -113,8 +113,8 @@ class Seeding:
         new = [build(operator, self._config) for _ in range(operator.shards)]
         widening = None
         if added is not None:
-            programs = [build(one).program for one in (old, operator)]  # type: ignore[union-attr]
-            widening = Widening(*programs, rows_schema(operator.inputs[0]), added)
+            was, now = (build(one).program for one in (old, operator))  # type: ignore[union-attr]
+            widening = Widening(was, now, rows_schema(operator.inputs[0]), added)
         recut(self._opened(stored, old), new, widening)
         yield from new
 
