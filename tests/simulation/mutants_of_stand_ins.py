@@ -51,18 +51,3 @@ def a_stand_in_speaks_at_an_epoch_of_its_own() -> list[Patch]:
 def a_stand_in_runs_behind_a_shard_that_may_start_empty() -> list[Patch]:
     """Its primary may never get what it took, and makes something else of what comes instead."""
     return [(StandIns, "_is_certain", lambda self, shard: True)]
-
-
-@mutant
-def a_stand_in_takes_captures() -> list[Patch]:
-    """The primary is told that a round is held, and acknowledges it; then the fork goes back behind it."""
-    right = StandIns.on_tick
-
-    def on_tick(self, now_ns, ready):
-        right(self, now_ns, ready)
-        for shard, beside in list(self.running.items()):
-            del self.running[shard]
-            self.host.take_all(shard, ready)
-            self.running[shard] = beside
-
-    return [(StandIns, "on_tick", on_tick)]
