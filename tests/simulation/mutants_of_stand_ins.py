@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants import Patch, mutant
 
 from holdfast.core.copy import Copy
-from holdfast.core.stand_ins import Beside, StandIns
+from holdfast.core.stand_ins import Beside
 from holdfast.logs.inbox import Inbox
 
 
@@ -45,9 +45,3 @@ def a_stand_in_speaks_at_an_epoch_of_its_own() -> list[Patch]:
                     tap.flush(queue, self.place.epoch + 1, ready)
 
     return [(Beside, "flush", flush)]
-
-
-@mutant
-def a_stand_in_runs_behind_a_shard_that_may_start_empty() -> list[Patch]:
-    """Its primary may never get what it took, and makes something else of what comes instead."""
-    return [(StandIns, "_is_certain", lambda self, shard: True)]
