@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants import Patch, mutant
 
 from holdfast.core.copy import Copy
-from holdfast.core.stand_ins import Beside, StandIns
+from holdfast.core.stand_ins import Beside
 from holdfast.logs.inbox import Inbox
 
 
@@ -45,24 +45,3 @@ def a_stand_in_speaks_at_an_epoch_of_its_own() -> list[Patch]:
                     tap.flush(queue, self.place.epoch + 1, ready)
 
     return [(Beside, "flush", flush)]
-
-
-@mutant
-def a_stand_in_runs_behind_a_shard_that_may_start_empty() -> list[Patch]:
-    """Its primary may never get what it took, and makes something else of what comes instead."""
-    return [(StandIns, "_is_certain", lambda self, shard: True)]
-
-
-@mutant
-def a_stand_in_takes_captures() -> list[Patch]:
-    """The primary is told that a round is held, and acknowledges it; then the fork goes back behind it."""
-    right = StandIns.on_tick
-
-    def on_tick(self, now_ns, ready):
-        right(self, now_ns, ready)
-        for shard, beside in list(self.running.items()):
-            del self.running[shard]
-            self.host.take_all(shard, ready)
-            self.running[shard] = beside
-
-    return [(StandIns, "on_tick", on_tick)]

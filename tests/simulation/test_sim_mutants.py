@@ -72,6 +72,8 @@ STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mut
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
     "a_held_capture_is_dropped_at_a_promotion": "promoted_between_held_and_pasted",
+    "a_stand_in_stays_what_it_became_when_its_primary_is_back": "primary_is_late_and_comes_back",
+    "a_stand_in_speaks_at_an_epoch_of_its_own": "primary_is_late_and_comes_back",
 }
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 SCHEDULES_MAX = 400

@@ -37,7 +37,18 @@ def aside(start: int, end: int, epoch: int = 2) -> n.SetAside:
     return n.SetAside("u0", epoch, block(start, end))
 
 
+STANDS_IN = n.StandsIn("u0", "n0#1", 2, "n1#1")
+
+
+def beside(start: int, end: int) -> n.EmittedBeside:
+    return n.EmittedBeside("u0", "u0.0", 2, block(start, end))
+
+
 BROKEN = [
+    ("stands in for a shard that runs here", [RUNS, STANDS_IN]),
+    ("positions have a hole", [STANDS_IN, beside(0, 3), beside(4, 6)]),
+    ("emitted by a copy that does not stand in", [beside(0, 3)]),
+    ("stands down without standing in", [n.StandsDown("u0", "n0#1", 2, False, "it is back")]),
     ("set aside by a copy that is not primary", [RUNS, aside(0, 3, epoch=1)]),
     ("dead letters went back", [RUNS, aside(0, 3), aside(2, 4)]),
     ("positions have a hole", [RUNS, emitted(0, 3), emitted(4, 6)]),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
-from support.core import feed, host, images, place, receive, record, take
+from support.core import feed, host, images, op, place, receive, record, take
 
 from holdfast.core.detector import Detector
 from holdfast.core.errand import Errand, Limits
@@ -15,8 +16,9 @@ from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import MS, Config
 from holdfast.model.reasons import FetchReason
-from holdfast.model.record import Place, Record
+from holdfast.model.record import Place, Record, first_record
 from holdfast.model.skips import Skip
+from holdfast.model.topology import layered
 
 HYBRID = place(mode="hybrid")
 EDGE = "s0>u0"
@@ -56,6 +58,16 @@ def test_in_mode_passive_and_while_it_moves_nobody_stands_in():
     for where in (place(), place(mode="hybrid", moving=True), place(mode="hybrid", backup="c#1", joining="b#1")):
         made = backup(where, batches=0)
         assert not late(made).notes
+
+
+@pytest.mark.parametrize(("mode", "stand_in"), [("hybrid", {"u0", "u1", "v0"}), ("none", {"u1"})])
+def test_nobody_stands_in_behind_a_shard_that_may_start_empty(mode, stand_in):
+    shape = layered(stages=1, shards=2, tops=1)
+    first = first_record(shape, ("a", "b", "c"))
+    places = first.places | dict.fromkeys(shape.shard, HYBRID) | {"u0": replace(HYBRID, mode=mode)}
+    made = Host("b#1", shape, Config(), op)
+    made.on_record(replace(first, places=places), 0, Ready())
+    assert {note.shard for note in late(made).notes if isinstance(note, notes.StandsIn)} == stand_in
 
 
 def test_a_node_that_was_just_heard_is_not_stood_in_for():
