@@ -15,6 +15,7 @@ from holdfast.sim.swarm import (
     chopped,
     fragile,
     heavy,
+    lasting_cut,
     poisoned,
     rough,
     skewed,
@@ -62,6 +63,8 @@ POISONED = {name for name, make in MUTANTS.items() if make.__module__ == "mutant
 CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_skips"}
 #: Bugs in what the stable store keeps: looked for where there is one, and everything is killed at once.
 STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
+#: Bugs in links that are cut: looked for where one stays cut, and output must go on.
+LINKS = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_links"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -83,7 +86,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = skewed(setup) if name in SKEWED else fragile(setup) if name in FRAGILE else setup
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
-            setup = stored(setup) if name in STORED else setup
+            setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

@@ -1,20 +1,32 @@
-"""Heartbeats in a ring: each member sends its monitor a heartbeat every 100 ms (cooperative-ha §3.5).
+"""Heartbeats: who sends one to whom, and what the silence of a peer means (cooperative-ha §3.5, hybrid-ha §IV-A).
 
-The monitor is the next member by name. It only reports (`Suspect`, to all, again until the record changes); what a
-suspicion means is decided by the coordinator with a majority. A monitor that was itself away (its own tick came far
-too late) starts its count anew: it must not blame others for its own sleep.
+Every member sends a heartbeat every 100 ms to its *monitor*, the next member by name, and to its *neighbours*: those with
+whom the record makes it exchange rows, captures or pages. All others get every tenth, so that a link that nobody needs
+at the moment is known to be cut before something is put behind it.
+
+What a peer's silence means is a `Level` (`core/detect/`). A detector only reports. Of a silent member its monitor tells
+all (`Suspect`, again until the record changes), and each member tells the coordinator whom it cannot hear (`Unheard`,
+`core/links.py`). What follows is decided by the coordinator with a majority. Whoever was itself away (its own tick came
+far too late) starts its counts anew: it must not blame others for its own sleep.
 """
 
 from __future__ import annotations
 
+from holdfast.core.detect import Judge, Level, Misses
 from holdfast.model.config import Config
 from holdfast.model.ids import Name
 from holdfast.model.messages import Suspect
 from holdfast.model.record import Record
 
+#: To members that are not neighbours, one heartbeat of so many is sent.
+FAR = 10
+
 
 class Detector:
-    __slots__ = ("config", "heard_ns", "monitor", "name", "ticked_ns", "watched", "watched_life")
+    __slots__ = (
+        "config", "lives", "monitor", "name", "near", "peers", "ticked_ns", "ticks", "unheard", "watched",
+        "watched_life",
+    )  # fmt: skip
 
     def __init__(self, name: Name, config: Config) -> None:
         self.name = name
@@ -23,33 +35,65 @@ class Detector:
         self.monitor: Name | None = None
         self.watched: Name | None = None
         self.watched_life = 0
-        self.heard_ns = 0
+        #: Members with whom a heartbeat is exchanged at every tick.
+        self.near: frozenset[Name] = frozenset()
+        #: Every other member, in the life that the record names.
+        self.peers: dict[Name, Judge] = {}
+        self.lives: dict[Name, int] = {}
+        #: Members that this one had not heard for too long at its last tick.
+        self.unheard: tuple[Name, ...] = ()
         self.ticked_ns = 0
+        self.ticks = 0
 
-    def on_record(self, record: Record, now_ns: int) -> None:
-        """Take the place in the ring that the record gives."""
+    def on_record(self, record: Record, now_ns: int, neighbours: frozenset[Name] = frozenset()) -> None:
+        """Take the place in the ring that the record gives; expect heartbeats of all other members."""
         ring = sorted(record.members)
         if self.name not in record.members or len(ring) < 2:
             self.monitor = self.watched = None
+            self.near, self.peers, self.lives, self.unheard = frozenset(), {}, {}, ()
             return
         at = ring.index(self.name)
-        self.monitor = ring[(at + 1) % len(ring)]
-        watched = ring[at - 1]
-        life = record.members[watched]
-        if (watched, life) != (self.watched, self.watched_life):
-            self.watched, self.watched_life = watched, life
-            self.heard_ns = now_ns
+        self.monitor, self.watched = ring[(at + 1) % len(ring)], ring[at - 1]
+        self.watched_life = record.members[self.watched]
+        self.near = (neighbours | {self.monitor, self.watched}) & (frozenset(ring) - {self.name})
+        known, before = self.peers, self.lives
+        self.lives = {name: record.members[name] for name in ring if name != self.name}
+        self.peers = {
+            name: known[name] if before.get(name) == life else self._judge(name, now_ns)
+            for name, life in self.lives.items()
+        }
+        for name, judge in self.peers.items():
+            judge.expect(self._interval(name), now_ns)
+
+    def _interval(self, name: Name) -> int:
+        return self.config.heartbeat_ns * (1 if name in self.near else FAR)
+
+    def _judge(self, name: Name, now_ns: int) -> Judge:
+        return Misses(self._interval(name), self.config.misses_max, now_ns)
 
     def on_heartbeat(self, name: Name, now_ns: int) -> None:
-        if name == self.watched:
-            self.heard_ns = now_ns
+        judge = self.peers.get(name)
+        if judge is not None:
+            judge.on_heard(now_ns)
 
     def on_tick(self, now_ns: int) -> Suspect | None:
         """The watched member, if it has been silent for too long."""
         slept = now_ns - self.ticked_ns > 2 * self.config.heartbeat_ns
         self.ticked_ns = now_ns
+        self.ticks += 1
         if slept:
-            self.heard_ns = max(self.heard_ns, now_ns - self.config.heartbeat_ns)
-        if self.watched is None or now_ns - self.heard_ns <= self.config.misses_max * self.config.heartbeat_ns:
+            for judge in self.peers.values():
+                judge.heard_ns = max(judge.heard_ns, now_ns - self.config.heartbeat_ns)
+        self.unheard = tuple(name for name, judge in self.peers.items() if judge.level(now_ns) is Level.RED)
+        if self.watched is None or self.watched not in self.unheard:
             return None
         return Suspect(name=self.watched, life=self.watched_life)
+
+    def hearers(self) -> list[Name]:
+        """To whom a heartbeat goes with this tick."""
+        return sorted(self.peers if self.ticks % FAR == 0 else self.near)
+
+    def level(self, peer: Name, now_ns: int) -> Level:
+        """What is to be thought of a peer. Of one that is not a member nothing is expected."""
+        judge = self.peers.get(peer)
+        return Level.GREEN if judge is None else judge.level(now_ns)

@@ -17,6 +17,7 @@ from holdfast.core.gate import Gate
 from holdfast.core.hand_over import HandOver
 from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
+from holdfast.core.links import LinkWatch
 from holdfast.core.load import LoadWatch
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
@@ -37,6 +38,7 @@ from holdfast.core.ready import (
     WarmStage,
 )
 from holdfast.core.standbys import Standbys
+from holdfast.core.suspicions import Suspicions
 from holdfast.core.tasks import Task, scheduler_of
 from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
@@ -100,11 +102,11 @@ class Node:
         #: Since when (as coordinator) something is without a backup; 0: nothing is.
         self.unprotected_since_ns = 0
         self.told: dict[m.Message, int] = {}  # when each report was last sent
-        #: Which suspicions were said to wait, and why, under the present record.
-        self.said: dict[tuple[type[notes.Note], Name], None] = {}
         self.election = Election(name, config, found.vote.term, found.vote.voted_for, found.record)
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
+        self.suspicions = Suspicions(name, self.election, config)
+        self.links = LinkWatch(name, topology, self.election, config)
         self.first = first if self.life == 1 else None
         self.handlers: dict[type, Handler] = _handlers(self)
         self.gate = Gate(
@@ -203,8 +205,8 @@ class Node:
         self.loads.on_tick(self.election.coordinator, now_ns, ready)
         detector = self.detector
         suspect = detector.on_tick(now_ns)
-        if detector.monitor is not None:
-            ready.send.append((detector.monitor, m.Heartbeat(life=self.life, version=self.record.version)))
+        heartbeat = m.Heartbeat(life=self.life, version=self.record.version)
+        ready.send.extend((name, heartbeat) for name in detector.hearers())
         if suspect is not None:
             ready.notes.append(notes.Suspects(self.name, suspect.name, suspect.life))
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
@@ -216,7 +218,8 @@ class Node:
         if self.election.standing is not Standing.COORDINATOR and self.election.hears(now_ns):
             self.reports = Reports()  # the coordinator has them too; a later one must not act on old news
         if self.election.standing is Standing.COORDINATOR:
-            self._suspect_the_silent(now_ns)
+            self.reports.suspects.update(self.suspicions.silent(now_ns))
+        self.links.on_tick(now_ns, ready)
         self.election.on_tick(now_ns, self._jitter(), ready)
         self.host.on_tick(now_ns, ready)
         self._on_idle(Idle(TICK_BUDGETS * self.config.idle_budget_ns), now_ns, ready)
@@ -262,13 +265,17 @@ class Node:
 
     def _propose(self, now_ns: int, ready: Ready) -> bool:
         reports = self.reports
-        if reports.is_empty() and self.planned is self.election.accepted and not self.loads.is_due(now_ns):
+        due = self.loads.is_due(now_ns) or self.links.is_due()
+        if reports.is_empty() and self.planned is self.election.accepted and not due:
             return False
-        open_suspects = self._judge(reports, now_ns, ready)
-        made = plan(self.election.accepted, reports, self.loads.take(now_ns), self.config)
+        reports.suspects, waiting = self.suspicions.judge(reports.suspects, now_ns, ready)
+        if reports.suspects and not self.unprotected_since_ns:
+            silence_ns = max(self.election.silence_ns(name, now_ns) for name in reports.suspects)
+            self.unprotected_since_ns = now_ns - min(silence_ns, self.config.election_ns)
+        made = plan(self.election.accepted, reports, self.loads.take(now_ns), self.links.take(), self.config)
         if made is None:
             self.reports = Reports()
-            self.reports.suspects = open_suspects
+            self.reports.suspects = waiting
             self.planned = self.election.accepted
             return False
         ready.notes.append(notes.Proposed(self.name, made.version, self.election.term))
@@ -277,68 +284,18 @@ class Node:
             loads = (move.high, move.low, move.weight)
             told = (move.asset, move.source, move.target, made.version, loads, move.what)
             ready.notes.append(notes.Balanced(self.name, *told))
+        for what, asset, source, target in made.detours:
+            ready.notes.append(notes.Detoured(self.name, asset, what, source, target, made.version))
         self.election.propose(made.members, made.places, made.draining, made.protection, now_ns, ready)
         return self.election.commit == made.version
-
-    def _judge(self, reports: Reports, now_ns: int, ready: Ready) -> dict[Name, int]:
-        """Which suspicions are to be acted on (they stay in `reports`), and which must wait (returned)?
-
-        A member that this coordinator has just heard is not gone. One that may be gone must wait while its removal
-        would leave no majority that this coordinator hears, or would drop the last copy of something.
-        """
-        silence = self.election.silence_ns
-        gone: dict[Name, int] = {}
-        waiting: dict[Name, int] = {}
-        for name, life in reports.suspects.items():
-            if self.record.members.get(name) != life:
-                continue
-            if silence(name, now_ns) < self.config.heartbeat_ns * 3 // 2:
-                ready.notes.append(notes.Dismissed(self.name, name, life))
-            elif not self.election.can_remove(name, now_ns):
-                waiting[name] = life
-                self._note_once(notes.NoQuorum, name, ready)
-            elif self._holds_the_last_copy(name, now_ns):
-                waiting[name] = life
-                self._note_once(notes.Spared, name, ready)
-            else:
-                gone[name] = life
-                if not self.unprotected_since_ns:
-                    self.unprotected_since_ns = now_ns - min(silence(name, now_ns), self.config.election_ns)
-        reports.suspects = gone
-        return waiting
-
-    def _note_once(self, note: type[notes.NoQuorum | notes.Spared], name: Name, ready: Ready) -> None:
-        """Say why a suspicion waits, once per record and reason."""
-        if (note, name) not in self.said:
-            self.said[(note, name)] = None
-            ready.notes.append(note(self.name, name, self.record.version))
-
-    def _holds_the_last_copy(self, name: Name, now_ns: int) -> bool:
-        """Is it the backup of something whose primary has been silent for longer? Then the primary must go first: a
-        backup that was dropped cannot take over, and this one may only be slow."""
-        silence = self.election.silence_ns
-        limit_ns = max(self.config.misses_max * self.config.heartbeat_ns, silence(name, now_ns))
-        for place in self.record.places.values():
-            if place.primary and place.backup and name_of(place.backup) == name and not place.is_stage:
-                other = name_of(place.primary)
-                if other in self.record.members and (silence(other, now_ns), other) > (limit_ns, name):
-                    return True
-        return False
-
-    def _suspect_the_silent(self, now_ns: int) -> None:
-        """A coordinator hears everyone: who has been silent for twice the limit is suspected even if its monitor, dead
-        or asleep itself, does not say so."""
-        limit_ns = 2 * self.config.misses_max * self.config.heartbeat_ns
-        for name, life in self.record.members.items():
-            if self.election.is_silent(name, limit_ns, now_ns):
-                self.reports.suspects[name] = life
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
         before = self.record
         self.record = record
         self.told = {}
-        self.said = {}
-        self.detector.on_record(record, now_ns)
+        self.suspicions.on_record(record)
+        self.links.on_record(record)
+        self.detector.on_record(record, now_ns, self.links.neighbours(record))
         self.host.on_record(record, now_ns, ready)
         for ledger in self.topology.ledgers:
             place = record.places[ledger]
@@ -391,6 +348,7 @@ class Node:
                 found.append(yielded)
         found.extend(m.StageDown(stage=s, epoch=e) for s, e in self.dead_children.items() if self.stages.get(s) == e)
         found.extend(self.standbys.reports(now_ns))
+        found.extend(self.links.report(self.detector.unheard))
         for message in found:
             if coordinator == self.name:
                 self._take(self.seat, message, now_ns, ready)
@@ -484,7 +442,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     takes itself."""
     found: dict[type, Handler] = {}
     for kind in m.all_messages():
-        for part in (node, node.election, node.host, node.hand_over, node.fetches, node.loads):
+        for part in (node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links):
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)
                 break

@@ -29,6 +29,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.core.detours import Detour, go_around, may_hold, strain_at
+from holdfast.core.links import LinkView
 from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
@@ -88,11 +90,11 @@ class Draft:
     """The next record under construction."""
 
     __slots__ = (
-        "before", "config", "draining", "load", "may_move", "members", "move", "places", "protection", "scale",
-        "version",
+        "before", "config", "detours", "draining", "links", "load", "may_move", "members", "move", "places",
+        "protection", "scale", "version",
     )  # fmt: skip
 
-    def __init__(self, record: Record, loads: LoadView, config: Config) -> None:
+    def __init__(self, record: Record, loads: LoadView, links: LinkView, config: Config) -> None:
         self.before = record
         self.version = record.version + 1
         self.config = config
@@ -104,6 +106,9 @@ class Draft:
         self.load: dict[Name, int] = {}
         self.scale = Scale(loads, record.places)
         self.may_move = loads.may_move
+        #: Which links are cut, and what goes around them.
+        self.links = links
+        self.detours: list[Detour] = []
         #: What is moved for balance.
         self.move: Move | None = None
 
@@ -132,15 +137,19 @@ class Draft:
         wanted = None if is_ledger(asset) else self.protection.get(operator_of(asset))
         return wanted is not None and wanted.is_stored and not self.places[asset].is_stage
 
+    def seat(self, asset: Asset, name: Name) -> Seat:
+        """A member's seat for it, in its present life; a ledger sits on the name, as its disk does."""
+        return disk_seat(name) if is_ledger(asset) else seat_of(name, self.members[name])
+
     def put(self, asset: Asset, **fields: object) -> None:
         place = msgspec.structs.replace(self.places[asset], **fields)
         if place != self.places[asset]:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, loads: LoadView, config: Config) -> Draft | None:
+def plan(record: Record, reports: Reports, loads: LoadView, links: LinkView, config: Config) -> Draft | None:
     """The next record, or None if nothing is to be done."""
-    made = Draft(record, loads, config)
+    made = Draft(record, loads, links, config)
     for operator, protection in sorted(reports.protection.items()):
         if operator in made.protection:
             made.protection[operator] = protection
@@ -150,6 +159,7 @@ def plan(record: Record, reports: Reports, loads: LoadView, config: Config) -> D
         _settle(made, asset, reports)
         _skip(made, asset, reports)
     _count_load(made)
+    go_around(made)
     for asset in sorted(made.places):
         _protect(made, asset, reports)
     _balance(made)
@@ -257,15 +267,20 @@ def _count_load(made: Draft) -> None:
 def _lightest(
     made: Draft, asset: Asset, *, without: tuple[Seat | None, ...], runs: bool = False, last_resort: bool = False
 ) -> Name | None:
-    """The member with the least to do; a leaving one only if there is no other (a backup there beats none)."""
+    """The member that is in reach and has the least to do; a leaving one only if there is no other (a backup there beats
+    none)."""
     taken = {name_of(seat) for seat in without if seat}
     more = {} if runs else _would_follow(made, asset)
-    free = [(load + more.get(name, 0), name) for name, load in made.load.items() if name not in taken]
+    free = [
+        (strain_at(made, asset, name, runs=runs), load + more.get(name, 0), name)
+        for name, load in made.load.items()
+        if name not in taken and (runs or may_hold(made, asset, name))
+    ]
     if not free and last_resort:
-        return next((name for name in made.leaving if name not in taken), None)
+        return next((name for name in made.leaving if name not in taken and may_hold(made, asset, name)), None)
     if not free:
         return None
-    name = min(free)[1]
+    name = min(free)[2]
     made.load[name] += made.scale.weigh(asset, made.places[asset], runs=runs)
     return name
 
@@ -280,10 +295,6 @@ def _would_follow(made: Draft, asset: Asset) -> dict[Name, int]:
                 name = name_of(there.backup)
                 found[name] = found.get(name, 0) + made.scale.weigh(other, there, runs=True)
     return found
-
-
-def _seat(made: Draft, asset: Asset, name: Name) -> Seat:
-    return disk_seat(name) if is_ledger(asset) else seat_of(name, made.members[name])
 
 
 def _stands(made: Draft, seat: Seat) -> bool:
@@ -320,7 +331,7 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
             return  # its turn comes when others have joined
         name = _lightest(made, asset, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
-            made.put(asset, joining=_seat(made, asset, name), moving=False)
+            made.put(asset, joining=made.seat(asset, name), moving=False)
     elif leaves:
         made.put(asset, moving=True)
 
@@ -335,7 +346,7 @@ def _start_anew(made: Draft, asset: Asset, how: str) -> None:
     name = _lightest(made, asset, without=(), runs=True)
     if name:
         epoch = made.places[asset].epoch + 1
-        made.put(asset, primary=_seat(made, asset, name), epoch=epoch, **{how: epoch})
+        made.put(asset, primary=made.seat(asset, name), epoch=epoch, **{how: epoch})
 
 
 def _may_join(made: Draft, asset: Asset) -> bool:
@@ -361,11 +372,11 @@ def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
     elif not is_well or (leaves and not made.config.standby):
         name = name_of(standby) if standby else _lightest(made, asset, without=(), runs=True)
         if name is not None:
-            made.put(asset, primary=_seat(made, asset, name), backup=None, epoch=place.epoch + 1, moving=False)
+            made.put(asset, primary=made.seat(asset, name), backup=None, epoch=place.epoch + 1, moving=False)
             standby = None
     if made.config.standby and not standby:
         name = _lightest(made, asset, without=(made.places[asset].primary,))
-        standby = _seat(made, asset, name) if name else None
+        standby = made.seat(asset, name) if name else None
     now = made.places[asset]
     stays = standby == now.backup
     moving = standby is not None and ((leaves and now.primary == place.primary) or (now.moving and stays))
@@ -389,7 +400,7 @@ def _balance(made: Draft) -> None:
     if found:  # of the busiest node, what evens it out best
         best = min(found, key=lambda move: (-move.high, move.highest, move.asset, move.target))
         made.move = best
-        seat = _seat(made, best.asset, best.target)
+        seat = made.seat(best.asset, best.target)
         if best.what == "backup of":
             made.put(best.asset, joining=seat)
         elif best.what == "standby of":
@@ -432,5 +443,8 @@ def _to_lighter(made: Draft, asset: Asset, place: Place, what: str, margin_ns: i
 
 
 def _if_worth_it(made: Draft, move: Move, margin_ns: int) -> Iterator[Move]:
+    runs = move.what == "stage"
+    if strain_at(made, move.asset, move.target, runs=runs) or not may_hold(made, move.asset, move.target):
+        return  # behind a link that is cut
     if move.weight > 0 and move.high - move.low - move.weight >= max(margin_ns, move.high // NOISE):
         yield move

@@ -20,6 +20,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ns: int = 100 * MS
     #: A node is taken for dead after this many missing heartbeats.
     misses_max: int = 3
+    #: Two members of whom one has not heard the other for so long after that, while the coordinator hears both, are cut
+    #: from each other; what needs their link goes around it. They are not any more when nobody has said so for `mend_ns`.
+    cut_ns: int = 1 * SECOND
+    mend_ns: int = 10 * SECOND
     #: Time between two beats of the coordinator to all members.
     beat_ns: int = 100 * MS
     #: Members elect a new coordinator after this time without a beat.
@@ -81,6 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 detail=f"election_ns={self.election_ns}, beat_ns={self.beat_ns}",
                 hint="Let election_ns be several times beat_ns.",
             )
+        self._check_links()
         self._check_transfers()
         self._check_balance()
         if min(self.spill_retry_ns, self.spill_limit_ns, self.store_limit_ns) < 1:
@@ -94,6 +99,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 "a capture would be forced too late to keep the input bounded",
                 detail=f"retained_soft_max={self.retained_soft_max}, retained_hard_max={self.retained_hard_max}",
                 hint="Keep 0 < retained_soft_max <= retained_hard_max.",
+            )
+
+    def _check_links(self) -> None:
+        if not 0 < self.cut_ns <= self.mend_ns:
+            raise ConfigError(
+                "things would go around a cut link and back again all the time",
+                detail=f"cut_ns={self.cut_ns}, mend_ns={self.mend_ns}",
+                hint="Keep 0 < cut_ns <= mend_ns.",
             )
 
     def _check_balance(self) -> None:

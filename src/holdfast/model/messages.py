@@ -73,6 +73,18 @@ class Suspect(Message, frozen=True, kw_only=True):
     life: Number
 
 
+class Unheard(Message, frozen=True, kw_only=True):
+    """From a member to the coordinator, as long as it is so: these members I do not hear. Reports, decides nothing."""
+
+    fenced_by = (FencedBy.MEMBER,)
+    said_by = SaidBy.MEMBER
+    key = ()
+    members: tuple[Name, ...]
+
+    def objection(self, source: Address, view: View) -> str:
+        return "" if self.members and name_of(source) not in self.members else "it names nobody, or its own sender"
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """From a node that is not (in this life) a member: let me in."""
 

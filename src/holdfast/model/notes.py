@@ -107,6 +107,37 @@ class Spared(Note, frozen=True):
     version: int
 
 
+class LinkCut(Note, frozen=True):
+    """A coordinator that hears both knows that they cannot hear each other."""
+
+    checked = True
+    told = Told("cut", "{one} and {other} cannot hear each other, and {name} hears both: what needs that link moves.")
+    name: Name
+    one: Name
+    other: Name
+
+
+class LinkMended(Note, frozen=True):
+    checked = True
+    told = Told("mended", "{one} and {other} hear each other again.")
+    name: Name
+    one: Name
+    other: Name
+
+
+class Detoured(Note, frozen=True):
+    """Something is moved because a link is cut; from one member to another, or (to nobody) given up there."""
+
+    checked = True
+    told = Told("detour", "The {what} {asset} leaves {source}, to go around a link that is cut.")
+    name: Name
+    asset: Asset
+    what: str
+    source: Name
+    target: Name
+    version: int
+
+
 class Campaign(Note, frozen=True):
     checked = False
     told = Told("campaign", "{name} stands for coordinator in term {term}.")

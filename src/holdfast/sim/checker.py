@@ -23,6 +23,8 @@ skips                the record skips, at a new epoch, only what a primary has g
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
+links                only what loses messages is taken for cut, no cut is found twice before it is mended, and nothing goes
+                     around it again and again (`sim/links.py`)
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
@@ -48,6 +50,7 @@ from holdfast.model.record import Place, Record
 from holdfast.sim.balance import BalanceRules
 from holdfast.sim.claims import CLAIMS
 from holdfast.sim.letters import LetterRules
+from holdfast.sim.links import LinkRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.skips import SkipRules
@@ -92,6 +95,7 @@ class Checker:
         #: When (by the node's clock) each guest last fetched from each seat.
         self.served: dict[tuple[Address, Consumer], int] = {}
         self.balance = BalanceRules(world, self.fail)
+        self.links = LinkRules(world, self.fail)
         self.store = StoreRules(world, self.fail, lambda: self.record)
         self.count = 0
         #: What reads which note. Others must say (`checked`) that no rule needs them.
@@ -110,6 +114,9 @@ class Checker:
             notes.Decided: self._decided,
             notes.Elected: self._elected,
             notes.Balanced: self.balance.on_balanced,
+            notes.LinkCut: self.links.on_cut,
+            notes.LinkMended: self.links.on_mended,
+            notes.Detoured: self.links.on_detoured,
             notes.Started: self._started,
             notes.Ledgered: self._ledgered,
             notes.Committed: self._committed,

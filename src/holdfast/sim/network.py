@@ -16,7 +16,8 @@ from holdfast.sim.costs import Costs, size_of
 
 class Network:
     __slots__ = (
-        "bytes", "costs", "cuts", "damage", "doubling", "extra_jitter_ns", "free_ns", "loss", "lost", "messages", "rng",
+        "bytes", "costs", "cuts", "damage", "doubling", "extra_jitter_ns", "free_ns", "loss", "lost", "lost_ns", "messages",
+        "rng",
     )  # fmt: skip
 
     def __init__(self, costs: Costs, rng: Random) -> None:
@@ -32,6 +33,8 @@ class Network:
         self.free_ns: dict[tuple[str, str], int] = {}
         self.messages = 0
         self.lost = 0
+        #: When a message was last lost, by (source, target).
+        self.lost_ns: dict[tuple[str, str], int] = {}
         self.bytes = 0
 
     def cut(self, source: str, target: str) -> None:
@@ -65,12 +68,11 @@ class Network:
         self.messages += 1
         if source == target:
             return (at_ns + self.costs.loopback_ns,)
-        if self.cuts and (source, target) in self.cuts:
-            self.lost += 1
-            return ()
         rng = self.rng
-        if self.loss and rng.random() < self.loss:
+        is_cut = self.cuts and (source, target) in self.cuts
+        if is_cut or (self.loss and rng.random() < self.loss):
             self.lost += 1
+            self.lost_ns[(source, target)] = at_ns
             return ()
         size = size_of(message)
         self.bytes += size

@@ -24,6 +24,7 @@ from holdfast.model.topology import Topology
 from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault, Injector
+from holdfast.sim.links import PauseRule
 from holdfast.sim.operators import SUM_MAX
 from holdfast.sim.process import Process
 from holdfast.sim.reference import recompute
@@ -59,6 +60,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     spark_start_ms: int = 150
     #: A sum that is larger does not fit, and is set aside.
     sum_max: int = SUM_MAX
+    #: From the first row that a sink has got, no sink may wait longer for the next one, whatever happens; 0: it may.
+    pause_max_ms: int = 0
     #: Peers of a crashed node find their connections refused.
     resets: bool = False
     #: Restart crashed nodes before the liveness phase.
@@ -207,6 +210,10 @@ class Simulation:
         for look in self.looks:
             look.plan()
         self.injector.plan(self.setup.faults)
+        if self.setup.pause_max_ms:
+            for sink in self.sinks.values():
+                rule = PauseRule(world, sink, self.setup.pause_max_ms * MS, self.checker.fail)
+                rule.watch(self.setup.safety_ms * MS)
         world.run(self.setup.safety_ms * MS)
 
     def boot_sinks(self) -> None:

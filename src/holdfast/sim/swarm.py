@@ -81,6 +81,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = rough(setup) if Random(f"disks {seed}").random() < 0.2 else setup
     setup = chopped(setup) if Random(f"blocks {seed}").random() < 0.25 else setup
     setup = poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
+    setup = severed(setup) if Random(f"severed {seed}").random() < 0.2 else setup
     setup = choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
     return stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
 
@@ -89,6 +90,46 @@ def chopped(setup: Setup) -> Setup:
     """The same schedule with small blocks: what one step makes is many of them, and output comes to images in parts."""
     most = Random(f"chopped {setup.seed}").choice((1, 2, 5))
     return replace(setup, topology=replace(setup.topology, block_rows_max=most))
+
+
+def severed(setup: Setup) -> Setup:
+    """The same schedule with links that stay cut for long, and a cluster that soon goes around them."""
+    rng = Random(f"severing {setup.seed}")
+    faults = list(setup.faults)
+    for _ in range(rng.choice((1, 1, 2))):
+        one, other = rng.sample(range(setup.nodes), 2)
+        kind, at_ms = rng.choice(("cut", "cut-one-way")), rng.randrange(100, setup.safety_ms // 2)
+        nodes = {"node": Name(f"n{one}"), "other": Name(f"n{other}")}
+        faults.append(Fault(kind=kind, at_ms=at_ms, for_ms=setup.safety_ms, **nodes))
+    config = replace(setup.config, cut_ns=rng.choice((100, 300)) * MS, mend_ns=rng.choice((300, 1_000)) * MS)
+    return replace(setup, config=config, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
+
+
+def lasting_cut(seed: int) -> Setup:
+    """One link between two that are not coordinator is cut, and stays cut: output must go on all the same."""
+    rng = Random(f"lasting cut {seed}")
+    nodes = rng.choice((3, 3, 4, 5))
+    one, other = rng.sample(range(1, nodes), 2)  # n0 is elected, since nothing happens before
+    kind = rng.choice(("cut", "cut-one-way"))
+    cut = Fault(kind=kind, node=Name(f"n{one}"), other=Name(f"n{other}"), at_ms=800, for_ms=60_000)
+    shards = rng.choice((2, 3, 4))
+    return Setup(
+        seed=seed,
+        nodes=nodes,
+        topology=layered(stages=rng.choice((1, 2)), shards=shards, tops=rng.choice((0, 0, 1, 2)), placed=True),
+        config=Config(
+            standby=rng.random() < 0.5,
+            joins_max=rng.choice((1, 2)),
+            cut_ns=500 * MS,
+            retained_soft_max=10,
+            retained_hard_max=30,
+        ),
+        faults=(cut,),
+        safety_ms=5_000,
+        rows_per_second=60,
+        keys=16,
+        pause_max_ms=2_500,
+    )
 
 
 def poisoned(setup: Setup) -> Setup:
