@@ -1,4 +1,4 @@
-"""A link between two nodes, neither of which is coordinator, stays cut: output goes on, and nobody is removed for it."""
+"""A link between two nodes, neither of which is coordinator, stays cut: output goes on, and nobody is removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_output_goes_on_while_a_link_stays_cut(seed: int):
 
 
 def test_a_cut_moves_things_once_and_mending_moves_nothing_back():
-    """The link is cut, mended and cut again, each for a while shorter than `mend_ns`: one cut, as far as placement goes."""
+    """The link is cut, mended and cut again, each time for less than `mend_ns`: one cut, as far as placement goes."""
     setup = lasting_cut(1)
     cut = setup.faults[0]
     times = (800, 2_300, 3_500, 4_700)

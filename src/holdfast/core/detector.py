@@ -1,8 +1,8 @@
 """Heartbeats: who sends one to whom, and what the silence of a peer means (cooperative-ha §3.5, hybrid-ha §IV-A).
 
-Every member sends a heartbeat every 100 ms to its *monitor*, the next member by name, and to its *neighbours*: those with
-whom the record makes it exchange rows, captures or pages. All others get every tenth, so that a link that nobody needs
-at the moment is known to be cut before something is put behind it.
+Every member sends a heartbeat every 100 ms to its *monitor*, the next member by name, and to its *neighbours*: those
+with whom the record makes it exchange rows, captures or pages. All others get every tenth, so that a link that nobody
+needs at the moment is known to be cut before something is put behind it.
 
 What a peer's silence means is a `Level` (`core/detect/`). A detector only reports. Of a silent member its monitor tells
 all (`Suspect`, again until the record changes), and each member tells the coordinator whom it cannot hear (`Unheard`,

@@ -2,9 +2,9 @@
 
 Two things are done, in this order.
 
-* **Copies that cannot reach each other part.** A backup or a joining seat that its primary cannot reach is given up, and
-  a seat that the primary reaches joins in its place (`placement._protect`). If the backup reaches more of what the shard
-  talks to, it is promoted instead, and the primary is given up. Until the new seat has joined there is one copy.
+* **Copies that cannot reach each other part.** A backup or a joining seat that its primary cannot reach is given up,
+  and a seat that the primary reaches joins in its place (`placement._protect`). If the backup reaches more of what the
+  shard talks to, it is promoted instead, and the primary is given up. Until the new seat has joined there is one copy.
 * **Whoever talks over a cut link moves**: a stage to a member that reaches all holders of its shards, a shard to its
   backup (by the hand-over that a drain uses, so nothing is lost or paused for a promotion) or first to a new backup.
 
@@ -148,8 +148,8 @@ def _ways(made: Draft, asset: Asset, place: Place) -> Iterator[tuple[Detour, Pla
                 new = change(place, primary=seat, backup=backup, epoch=place.epoch + 1, moving=False)
                 yield Detour("stage", asset, here, name), new, new
         return
-    if place.backup and name_of(place.backup) in made.load and not place.moving:
-        there = name_of(place.backup)
+    there = name_of(place.backup or "")
+    if there in made.load and not place.moving and not made.links.is_cut(here, there):
         new = change(place, moving=True)
         yield Detour("primary of", asset, here, there), new, new
     for name in made.load:

@@ -1,8 +1,8 @@
 """Who cannot hear whom: which links between members are cut, and which of them something needs.
 
 A member that hears the coordinator but not another member says so (`Unheard`), at every tick. The coordinator believes
-it only while it hears both of them itself: so a member that is dead or asleep is not taken for one behind a cut. What has
-been said for `cut_ns` without a gap is a cut, in both directions, and stays one until nobody has said it for `mend_ns`.
+it only while it hears both of them itself: so a member that is dead or asleep is not taken for one behind a cut. What
+has been said for `cut_ns` without a gap is a cut, in both directions, until nobody has said it for `mend_ns`.
 The second time is much longer than the first: a link that comes and goes moves things once, not back and forth.
 
 Nobody is removed for a cut: both ends are alive. What needs the link goes around it (`core/detours.py`). A cut from the
@@ -96,6 +96,10 @@ class LinkView:
     def strain(self, asset: Asset, places: Mapping[Asset, Place]) -> int:
         """How many links that it needs are cut."""
         return sum(pair in self.cuts for pair in self.wires.links_of(asset, places)) if self.cuts else 0
+
+
+#: Everybody hears everybody.
+NO_CUTS = LinkView(Wires(Topology(shards=(), stages=(), readers=())), frozenset())
 
 
 class LinkWatch:

@@ -272,7 +272,7 @@ class Node:
         if reports.suspects and not self.unprotected_since_ns:
             silence_ns = max(self.election.silence_ns(name, now_ns) for name in reports.suspects)
             self.unprotected_since_ns = now_ns - min(silence_ns, self.config.election_ns)
-        made = plan(self.election.accepted, reports, self.loads.take(now_ns), self.links.take(), self.config)
+        made = plan(self.election.accepted, reports, self.loads.take(now_ns), self.config, self.links.take())
         if made is None:
             self.reports = Reports()
             self.reports.suspects = waiting

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.core.detours import Detour, go_around, may_hold, strain_at
-from holdfast.core.links import LinkView
+from holdfast.core.links import NO_CUTS, LinkView
 from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
@@ -147,7 +147,7 @@ class Draft:
             self.places[asset] = msgspec.structs.replace(place, since=self.version)
 
 
-def plan(record: Record, reports: Reports, loads: LoadView, links: LinkView, config: Config) -> Draft | None:
+def plan(record: Record, reports: Reports, loads: LoadView, config: Config, links: LinkView = NO_CUTS) -> Draft | None:
     """The next record, or None if nothing is to be done."""
     made = Draft(record, loads, links, config)
     for operator, protection in sorted(reports.protection.items()):
@@ -267,7 +267,7 @@ def _count_load(made: Draft) -> None:
 def _lightest(
     made: Draft, asset: Asset, *, without: tuple[Seat | None, ...], runs: bool = False, last_resort: bool = False
 ) -> Name | None:
-    """The member that is in reach and has the least to do; a leaving one only if there is no other (a backup there beats
+    """The member in reach that has the least to do; a leaving one only if there is no other (a backup there beats
     none)."""
     taken = {name_of(seat) for seat in without if seat}
     more = {} if runs else _would_follow(made, asset)

@@ -1,7 +1,7 @@
 """Which suspicions a coordinator acts on, and which must wait. Removing a member cannot be undone in a hurry.
 
-A member that the coordinator has just heard is not gone. One that may be gone must wait while its removal would leave no
-majority that the coordinator hears, or would drop the last copy of something.
+A member that the coordinator has just heard is not gone. One that may be gone must wait while its removal would leave
+no majority that the coordinator hears, or would drop the last copy of something.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ class Suspicions:
         self.record = record
         self._said = {}
 
-    def judge(
-        self, suspects: dict[Name, int], now_ns: int, ready: Ready
-    ) -> tuple[dict[Name, int], dict[Name, int]]:
+    def judge(self, suspects: dict[Name, int], now_ns: int, ready: Ready) -> tuple[dict[Name, int], dict[Name, int]]:
         """Those to be acted on, and those that must wait, each with its life."""
         silence = self.election.silence_ns
         gone: dict[Name, int] = {}

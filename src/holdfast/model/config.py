@@ -20,8 +20,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ns: int = 100 * MS
     #: A node is taken for dead after this many missing heartbeats.
     misses_max: int = 3
-    #: Two members of whom one has not heard the other for so long after that, while the coordinator hears both, are cut
-    #: from each other; what needs their link goes around it. They are not any more when nobody has said so for `mend_ns`.
+    #: Two members of whom one misses the other for this long beyond `misses_max`, while the coordinator hears both, are
+    #: cut from each other; what needs their link goes around it. It is over when nobody has said so for `mend_ns`.
     cut_ns: int = 1 * SECOND
     mend_ns: int = 10 * SECOND
     #: Time between two beats of the coordinator to all members.

@@ -1,7 +1,6 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
-A note is entered here and nowhere else (one about the hand-over from stages: in `model/stage_notes.py`, about disks: in
-`model/disk_notes.py`, about the store: in `model/store_notes.py`, about skips: in `model/skip_notes.py`);
+A note is entered here and nowhere else (of stages, disks, the store, skips, links: in `model/..._notes.py`);
 `model/note.py` says what its class has to say.
 """
 
@@ -10,6 +9,7 @@ from __future__ import annotations
 from holdfast.model.block import Block
 from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled, SpillRefused  # noqa: F401
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
+from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F401
 from holdfast.model.note import Note, Told
 from holdfast.model.reasons import BarReason, FetchReason
 from holdfast.model.skip_notes import Failed, GaveUp, Skipped  # noqa: F401
@@ -104,37 +104,6 @@ class Spared(Note, frozen=True):
     told = Told("spared", "{suspect} seems gone, but it may hold the last copy of something: it stays for now.", 5)
     name: Name
     suspect: Name
-    version: int
-
-
-class LinkCut(Note, frozen=True):
-    """A coordinator that hears both knows that they cannot hear each other."""
-
-    checked = True
-    told = Told("cut", "{one} and {other} cannot hear each other, and {name} hears both: what needs that link moves.")
-    name: Name
-    one: Name
-    other: Name
-
-
-class LinkMended(Note, frozen=True):
-    checked = True
-    told = Told("mended", "{one} and {other} hear each other again.")
-    name: Name
-    one: Name
-    other: Name
-
-
-class Detoured(Note, frozen=True):
-    """Something is moved because a link is cut; from one member to another, or (to nobody) given up there."""
-
-    checked = True
-    told = Told("detour", "The {what} {asset} leaves {source}, to go around a link that is cut.")
-    name: Name
-    asset: Asset
-    what: str
-    source: Name
-    target: Name
     version: int
 
 

@@ -54,11 +54,16 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     insecure: bool = False
 
     # --- Finding failures
-    #: Time between two heartbeats that a node sends to its monitor. A killed process is noticed at once, without
-    #: heartbeats; they are for machines that freeze or are cut off.
+    #: Time between two heartbeats that a node sends to those it exchanges anything with. A killed process is noticed at
+    #: once, without heartbeats; they are for machines that freeze or are cut off.
     heartbeat: str = "100 ms"
     #: A node is taken for dead after this many missing heartbeats. With fewer, a busy machine looks dead too easily.
     misses: int = 5
+    #: Two nodes of whom one misses the other for this long beyond `misses`, while the coordinator hears both, are cut
+    #: from each other. What needs their link moves.
+    cut_after: str = "1 s"
+    #: They are not any more when both have heard each other again for this long.
+    mended_after: str = "10 s"
     #: Members elect a new coordinator after this time without one.
     election: str = "1 s"
     #: A message that was not answered is sent again after this time.
@@ -156,6 +161,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Config(
             heartbeat_ns=heartbeat_ns,
             misses_max=self.misses,
+            cut_ns=duration_ns(self.cut_after, "cut_after"),
+            mend_ns=duration_ns(self.mended_after, "mended_after"),
             beat_ns=heartbeat_ns,
             election_ns=duration_ns(self.election, "election"),
             retry_ns=duration_ns(self.retry, "retry"),

@@ -23,8 +23,7 @@ skips                the record skips, at a new epoch, only what a primary has g
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
-links                only what loses messages is taken for cut, no cut is found twice before it is mended, and nothing goes
-                     around it again and again (`sim/links.py`)
+links                what loses messages is taken for cut, nothing goes around a cut again and again (`sim/links.py`)
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
@@ -114,22 +113,16 @@ class Checker:
             notes.Decided: self._decided,
             notes.Elected: self._elected,
             notes.Balanced: self.balance.on_balanced,
-            notes.LinkCut: self.links.on_cut,
-            notes.LinkMended: self.links.on_mended,
-            notes.Detoured: self.links.on_detoured,
             notes.Started: self._started,
             notes.Ledgered: self._ledgered,
             notes.Committed: self._committed,
             notes.Trimmed: self._trimmed,
             notes.Spilled: self._spilled,
             notes.Acked: self._acked,
-            notes.Stored: self.store.on_stored,
-            notes.Restored: self.store.on_restored,
-            notes.Logged: self.store.on_logged,
-            notes.SetAside: self.letters.on_set_aside,
-            notes.DeadKept: self.letters.on_kept,
-            notes.GaveUp: self.skips.on_gave_up,
-            notes.Skipped: self.skips.on_skipped,
+            **self.letters.rules(),
+            **self.skips.rules(),
+            **self.store.rules(),
+            **self.links.rules(),
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)

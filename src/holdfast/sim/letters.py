@@ -42,6 +42,9 @@ class LetterRules:
             seen = self.seen[note.shard]
             self.left_at.setdefault(note.shard, seen[max(seen)].end if seen else 0)
 
+    def rules(self) -> dict[type[notes.Note], Callable[..., None]]:
+        return {notes.SetAside: self.on_set_aside, notes.DeadKept: self.on_kept}
+
     def on_set_aside(self, source: Address, note: notes.SetAside) -> None:
         shard, block = note.shard, note.block
         if block.start >= self.left_at.get(shard, block.start + 1):

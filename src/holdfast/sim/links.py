@@ -26,6 +26,9 @@ class LinkRules:
         self.cuts: dict[Address, dict[tuple[Name, Name], None]] = {}
         self.detours: dict[tuple[Address, Asset], int] = {}
 
+    def rules(self) -> dict[type[notes.Note], Callable[..., None]]:
+        return {notes.LinkCut: self.on_cut, notes.LinkMended: self.on_mended, notes.Detoured: self.on_detoured}
+
     def on_cut(self, source: Address, note: notes.LinkCut) -> None:
         pair, network, config = (note.one, note.other), self.world.network, self.world.config
         last_ns = max(network.lost_ns.get(way, -(1 << 60)) for way in (pair, pair[::-1]))
@@ -71,6 +74,8 @@ class PauseRule:
             if at != before:
                 self.seen[edge] = (at, now_ns)
             elif at > 0 and now_ns - since_ns > self.limit_ns:
-                self.fail("output stands still", f"{self.sink.spec.id} got nothing of {edge} for {self.limit_ns // MS} ms")
+                self.fail(
+                    "output stands still", f"{self.sink.spec.id} got nothing of {edge} for {self.limit_ns // MS} ms"
+                )
         if now_ns + LOOK_NS < until_ns:
             self.world.call(LOOK_NS, lambda: self.watch(until_ns))

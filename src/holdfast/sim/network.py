@@ -16,8 +16,8 @@ from holdfast.sim.costs import Costs, size_of
 
 class Network:
     __slots__ = (
-        "bytes", "costs", "cuts", "damage", "doubling", "extra_jitter_ns", "free_ns", "loss", "lost", "lost_ns", "messages",
-        "rng",
+        "bytes", "costs", "cuts", "damage", "doubling", "extra_jitter_ns", "free_ns", "loss", "lost", "lost_ns",
+        "messages", "rng",
     )  # fmt: skip
 
     def __init__(self, costs: Costs, rng: Random) -> None:

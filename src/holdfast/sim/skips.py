@@ -44,6 +44,9 @@ class SkipRules:
     def on_sealed(self, note: notes.Sealed) -> None:
         self.sealed[note.edge, note.block.start] = note.block
 
+    def rules(self) -> dict[type[notes.Note], Callable[..., None]]:
+        return {notes.GaveUp: self.on_gave_up, notes.Skipped: self.on_skipped}
+
     def on_gave_up(self, source: Address, note: notes.GaveUp) -> None:
         self.given_up[note.shard, note.edge, note.start] = note.epoch
 

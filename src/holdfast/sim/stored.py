@@ -23,6 +23,9 @@ class StoreRules:
         newest = self.world.store.newest.get(shard)
         return any((newest.head.to[edge] if newest else 0) < at for edge, at in wanted.items())
 
+    def rules(self) -> dict[type[notes.Note], Callable[..., None]]:
+        return {notes.Stored: self.on_stored, notes.Restored: self.on_restored, notes.Logged: self.on_logged}
+
     def on_stored(self, source: Address, note: notes.Stored) -> None:
         if self._lacks(note.shard, dict(note.to)):
             self.fail("said to be stored before it was", str(note))

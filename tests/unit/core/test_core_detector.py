@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.detect import Level
 from holdfast.core.detector import Detector
 from holdfast.model.config import MS, Config
 from holdfast.model.messages import Suspect
@@ -57,3 +58,43 @@ def test_alone_or_outside_there_is_no_ring():
     assert (made.monitor, made.watched) == (None, None)
     made.on_record(Record(version=3, term=0, members={"c": 1}, places={}), 0)
     assert made.on_tick(10_000 * MS) is None
+
+
+def test_two_levels_suspicious_on_the_first_miss_and_dead_after_the_threshold():
+    """hybrid-ha §IV-B: action that can be undone on the first miss, a failure after the usual three."""
+    made = detector()
+    seen = []
+    for beat in range(1, 6):
+        made.on_tick(beat * 100 * MS)
+        seen.append(made.level("b", beat * 100 * MS))
+    assert seen == [Level.GREEN, Level.YELLOW, Level.YELLOW, Level.RED, Level.RED]
+    made.on_heartbeat("b", 500 * MS)
+    assert made.level("b", 510 * MS) is Level.GREEN
+    assert made.level("nobody", 510 * MS) is Level.GREEN
+
+
+def test_neighbours_are_heard_as_often_as_the_watched_one_and_others_every_tenth_time():
+    ring = Record(version=1, term=0, members=dict.fromkeys("abcdef", 1), places={})
+    made = Detector("c", Config())
+    made.on_record(ring, 0, frozenset("e"))
+    sent: dict[str, int] = {}
+    for beat in range(1, 21):
+        made.on_tick(beat * 100 * MS)
+        for name in "bde":
+            made.on_heartbeat(name, beat * 100 * MS)
+        for name in made.hearers():
+            sent[name] = sent.get(name, 0) + 1
+    assert sent == {"a": 2, "b": 20, "d": 20, "e": 20, "f": 2}
+    assert made.unheard == ()  # a and f owe one heartbeat a second, and may miss three
+    for beat in range(21, 35):
+        made.on_tick(beat * 100 * MS)
+    assert set(made.unheard) == set("abdef")
+
+
+def test_a_peer_that_becomes_a_neighbour_gets_time_to_know_it():
+    ring = Record(version=1, term=0, members=dict.fromkeys("abcd", 1), places={})
+    made = Detector("a", Config())
+    made.on_record(ring, 0)
+    made.on_tick(900 * MS)
+    made.on_record(ring, 900 * MS, frozenset("c"))
+    assert made.level("c", 1_000 * MS) is Level.GREEN

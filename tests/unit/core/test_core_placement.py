@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.links import NO_CUTS, LinkView
 from holdfast.core.load import LoadView
 from holdfast.core.placement import Reports, plan
 from holdfast.model.config import MS, Config
@@ -29,11 +30,13 @@ def no_news() -> LoadView:
     return view
 
 
-def after(record: Record, config: Config = CONFIG, loads: LoadView | None = None, **reported) -> Record:
+def after(
+    record: Record, config: Config = CONFIG, loads: LoadView | None = None, links: LinkView = NO_CUTS, **reported
+) -> Record:
     reports = Reports()
     for name, value in reported.items():
         setattr(reports, name, value)
-    made = plan(record, reports, loads or no_news(), config)
+    made = plan(record, reports, loads or no_news(), config, links)
     if made is None:
         return record
     return Record(
@@ -46,13 +49,15 @@ def after(record: Record, config: Config = CONFIG, loads: LoadView | None = None
     )
 
 
-def settle(record: Record, config: Config = CONFIG, loads: LoadView | None = None, **reported) -> Record:
+def settle(
+    record: Record, config: Config = CONFIG, loads: LoadView | None = None, links: LinkView = NO_CUTS, **reported
+) -> Record:
     """Play the primaries' part until nothing changes: everything that joins has joined, all that moves has yielded."""
-    record = after(record, config, loads, **reported)
+    record = after(record, config, loads, links, **reported)
     for _ in range(60):
         joined = {a: (p.since, p.joining) for a, p in record.places.items() if p.joining}
         yielded = {a: p.since for a, p in record.places.items() if p.moving}
-        following = after(record, config, loads, joined=joined, yielded=yielded)
+        following = after(record, config, loads, links, joined=joined, yielded=yielded)
         if following is record:
             return record
         record = following

@@ -39,7 +39,7 @@ class _Election:
 class _Node:
     name = "n0"
     config = type("C", (), {"heartbeat_ns": 100 * MS})()
-    detector = type("D", (), {"monitor": "n1"})()
+    detector = type("D", (), {"near": frozenset({"n1"})})()
     election = _Election()
 
 

@@ -1,7 +1,7 @@
 """Heartbeats that are missing, counted: suspicious after the first, dead after `misses_max` (hybrid-ha §IV-A, §IV-B).
 
-The paper's conventional method declares a failure after three misses; its hybrid mode acts on the first one, since it can
-go back. A heartbeat is missing when half an interval more than one has passed: ticks of two nodes are not in step.
+The paper's conventional method declares a failure after three misses; its hybrid mode acts on the first one, since it
+can go back. A heartbeat is missing when half an interval more than one has passed: ticks of two nodes are not in step.
 """
 
 from __future__ import annotations

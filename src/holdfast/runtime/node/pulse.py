@@ -1,7 +1,7 @@
 """Speak for a node whose loop is busy: a long window close, or a slow disk, must not look like a death.
 
-When a heartbeat is overdue, a thread repeats the node's last one (to its monitor and to the coordinator) and, if it is
-the coordinator, its last beat. The core does not mind doubled messages, and these say nothing new. It stops when the
+When a heartbeat is overdue, a thread repeats the node's last one (to its neighbours and to the coordinator) and, if it
+is the coordinator, its last beat. The core does not mind doubled messages, and these say nothing new. It stops when the
 loop or its outbox has been at the same thing for `busy_limit`: a node that hangs must be found.
 """
 
@@ -57,7 +57,7 @@ class Pulse:
     def _speak(self) -> None:
         node, name = self._node, self._node.name
         if self._heartbeat is not None:
-            hearers = {node.detector.monitor, node.election.coordinator} - {None, name}
+            hearers = {*node.detector.near, node.election.coordinator} - {None, name}
             for hearer in sorted(str(h) for h in hearers):
                 self._send(hearer, self._heartbeat)
         if self._beat is not None and node.election.standing is Standing.COORDINATOR:

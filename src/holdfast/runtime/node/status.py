@@ -28,6 +28,8 @@ def status(node: Node, now_ns: int) -> dict[str, Any]:
         "members": dict(record.members),
         "draining": list(record.draining),
         "degraded": record.unprotected(),
+        #: Pairs of members that cannot hear each other, as far as a coordinator knows.
+        "cuts": [list(pair) for pair in node.links.cuts()],
         "lost": [a for a, p in record.places.items() if p.primary is None and not p.is_stage],
         "places": {
             asset: {
