@@ -12,7 +12,7 @@ far too late) starts its counts anew: it must not blame others for its own sleep
 
 from __future__ import annotations
 
-from holdfast.core.detect import Judge, Level, Misses
+from holdfast.core.detect import METHODS, Judge, Level
 from holdfast.model.config import Config
 from holdfast.model.ids import Name
 from holdfast.model.messages import Suspect
@@ -24,8 +24,8 @@ FAR = 10
 
 class Detector:
     __slots__ = (
-        "config", "lives", "monitor", "name", "near", "peers", "ticked_ns", "ticks", "unheard", "watched",
-        "watched_life",
+        "alarms", "config", "false_alarms", "lives", "monitor", "name", "near", "peers", "stalled", "ticked_ns",
+        "ticks", "unheard", "watched", "watched_life",
     )  # fmt: skip
 
     def __init__(self, name: Name, config: Config) -> None:
@@ -40,6 +40,11 @@ class Detector:
         #: Every other member, in the life that the record names.
         self.peers: dict[Name, Judge] = {}
         self.lives: dict[Name, int] = {}
+        #: For how long the loop of each stood still when it was last heard.
+        self.stalled: dict[Name, int] = {}
+        #: Alarms that are open, and how many of each level were false: the peer was heard again, in the same life.
+        self.alarms: dict[Name, Level] = {}
+        self.false_alarms = {Level.YELLOW: 0, Level.RED: 0}
         #: Members that this one had not heard for too long at its last tick.
         self.unheard: tuple[Name, ...] = ()
         self.ticked_ns = 0
@@ -51,6 +56,7 @@ class Detector:
         if self.name not in record.members or len(ring) < 2:
             self.monitor = self.watched = None
             self.near, self.peers, self.lives, self.unheard = frozenset(), {}, {}, ()
+            self.alarms, self.stalled = {}, {}
             return
         at = ring.index(self.name)
         self.monitor, self.watched = ring[(at + 1) % len(ring)], ring[at - 1]
@@ -62,6 +68,9 @@ class Detector:
             name: known[name] if before.get(name) == life else self._judge(name, now_ns)
             for name, life in self.lives.items()
         }
+        same = {name for name, life in self.lives.items() if before.get(name) == life}
+        self.alarms = {name: level for name, level in self.alarms.items() if name in same}
+        self.stalled = {name: stalled_ns for name, stalled_ns in self.stalled.items() if name in same}
         for name, judge in self.peers.items():
             judge.expect(self._interval(name), now_ns)
 
@@ -69,12 +78,20 @@ class Detector:
         return self.config.heartbeat_ns * (1 if name in self.near else FAR)
 
     def _judge(self, name: Name, now_ns: int) -> Judge:
-        return Misses(self._interval(name), self.config.misses_max, now_ns)
+        return METHODS[self.config.detector](self._interval(name), self.config.misses_max, now_ns)
 
-    def on_heartbeat(self, name: Name, now_ns: int) -> None:
+    def on_heartbeat(self, name: Name, now_ns: int, stalled_ns: int = 0) -> None:
+        """A peer lives; perhaps it says that its loop stands still, which is suspicious and no more."""
         judge = self.peers.get(name)
-        if judge is not None:
-            judge.on_heard(now_ns)
+        if judge is None:
+            return
+        before = self.alarms.pop(name, Level.GREEN)
+        judge.on_heard(now_ns)
+        self.stalled[name] = stalled_ns
+        if before is not Level.GREEN and self.level(name, now_ns) is Level.GREEN:
+            self.false_alarms[before] += 1
+        elif before is not Level.GREEN:
+            self.alarms[name] = Level.YELLOW
 
     def on_tick(self, now_ns: int) -> Suspect | None:
         """The watched member, if it has been silent for too long."""
@@ -84,6 +101,10 @@ class Detector:
         if slept:
             for judge in self.peers.values():
                 judge.heard_ns = max(judge.heard_ns, now_ns - self.config.heartbeat_ns)
+        for name in self.peers:
+            level = self.level(name, now_ns)
+            if level > self.alarms.get(name, Level.GREEN):
+                self.alarms[name] = level
         self.unheard = tuple(name for name, judge in self.peers.items() if judge.level(now_ns) is Level.RED)
         if self.watched is None or self.watched not in self.unheard:
             return None
@@ -96,4 +117,7 @@ class Detector:
     def level(self, peer: Name, now_ns: int) -> Level:
         """What is to be thought of a peer. Of one that is not a member nothing is expected."""
         judge = self.peers.get(peer)
-        return Level.GREEN if judge is None else judge.level(now_ns)
+        if judge is None:
+            return Level.GREEN
+        stalls = self.stalled.get(peer, 0) > self.config.heartbeat_ns * 3 // 2
+        return max(judge.level(now_ns), Level.YELLOW if stalls else Level.GREEN)

@@ -366,7 +366,7 @@ class Node:
 
     def on_heartbeat(self, source: Address, message: m.Heartbeat, now_ns: int, ready: Ready) -> None:
         name = name_of(source)
-        self.detector.on_heartbeat(name, now_ns)
+        self.detector.on_heartbeat(name, now_ns, message.stalled_ns)
         self.election.on_contact(name, now_ns)
         if message.version < self.record.version:
             ready.send.append((name, m.Push(record=self.record)))

@@ -11,6 +11,8 @@ SECOND = 1_000 * MS
 
 #: Bounds of `chunk_bytes`: each image that is brought up costs a few pieces of memory on both sides.
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64, 16 << 20
+#: How the silence of a peer is judged (`core/detect/`).
+DETECTORS = ("misses", "phi")
 #: In which order captures and pastes run (`core/tasks.py`).
 SCHEDULERS = ("period",)
 
@@ -20,6 +22,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ns: int = 100 * MS
     #: A node is taken for dead after this many missing heartbeats.
     misses_max: int = 3
+    #: How the silence of a node is judged: by missing heartbeats, or by how unlikely it is.
+    detector: str = "misses"
     #: Two members of whom one misses the other for this long beyond `misses_max`, while the coordinator hears both, are
     #: cut from each other; what needs their link goes around it. It is over when nobody has said so for `mend_ns`.
     cut_ns: int = 1 * SECOND
@@ -78,6 +82,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 "the failure detector would fire never or all the time",
                 detail=f"heartbeat_ns={self.heartbeat_ns}, misses_max={self.misses_max}",
                 hint="Use at least one miss and a positive interval.",
+            )
+        if self.detector not in DETECTORS:
+            raise ConfigError(
+                "unknown detector", detail=f"detector={self.detector!r}", hint=f"Choose {' or '.join(DETECTORS)}."
             )
         if self.election_ns <= self.beat_ns * 2:
             raise ConfigError(

@@ -56,13 +56,15 @@ from holdfast.model.successor import record_objection
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """To the monitor: I live. The version lets either side notice that it has missed a record."""
+    """To monitor and neighbours: I live. The version lets either side notice that it has missed a record."""
 
     #: Any word of a member counts, of whichever life: nobody is removed whom somebody just heard.
     fenced_by = ()
     key = ()
     life: Number
     version: Number
+    #: I live, but for this long I have been at one thing and heard nobody (a thread beside my loop says so).
+    stalled_ns: Number = 0
 
 
 class Suspect(Message, frozen=True, kw_only=True):

@@ -59,6 +59,9 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     heartbeat: str = "100 ms"
     #: A node is taken for dead after this many missing heartbeats. With fewer, a busy machine looks dead too easily.
     misses: int = 5
+    #: How the silence of a node is judged: "misses" counts missing heartbeats, "phi" asks how unlikely it is after
+    #: those that came before, so that a network with much jitter is given more time.
+    detector: str = "misses"
     #: Two nodes of whom one misses the other for this long beyond `misses`, while the coordinator hears both, are cut
     #: from each other. What needs their link moves.
     cut_after: str = "1 s"
@@ -161,6 +164,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Config(
             heartbeat_ns=heartbeat_ns,
             misses_max=self.misses,
+            detector=self.detector,
             cut_ns=duration_ns(self.cut_after, "cut_after"),
             mend_ns=duration_ns(self.mended_after, "mended_after"),
             beat_ns=heartbeat_ns,

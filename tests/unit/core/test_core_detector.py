@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.detect import Level
+from holdfast.core.detect import Level, PhiAccrual
 from holdfast.core.detector import Detector
-from holdfast.model.config import MS, Config
+from holdfast.errors import ConfigError
+from holdfast.model.config import DETECTORS, MS, Config
 from holdfast.model.messages import Suspect
 from holdfast.model.record import Record
 
@@ -71,6 +72,68 @@ def test_two_levels_suspicious_on_the_first_miss_and_dead_after_the_threshold():
     made.on_heartbeat("b", 500 * MS)
     assert made.level("b", 510 * MS) is Level.GREEN
     assert made.level("nobody", 510 * MS) is Level.GREEN
+
+
+def test_a_node_whose_loop_stands_still_says_so_and_is_suspicious_not_dead():
+    """hybrid-ha §IV-B: what is done on suspicion can be undone, so a long step may bring it about."""
+    made = detector()
+    for beat in range(1, 31):
+        made.on_tick(beat * 100 * MS)
+        made.on_heartbeat("b", beat * 100 * MS, stalled_ns=beat * 100 * MS)
+    assert made.level("b", 3_000 * MS) is Level.YELLOW
+    assert made.unheard == ()
+    made.on_tick(3_100 * MS)
+    made.on_heartbeat("b", 3_100 * MS)
+    assert made.level("b", 3_100 * MS) is Level.GREEN
+    assert made.false_alarms == {Level.YELLOW: 1, Level.RED: 0}
+
+
+def test_alarms_after_which_the_peer_is_heard_again_are_counted_as_false_by_level():
+    made = detector()
+    for silence in (200, 600, 250):  # suspicious, dead, suspicious
+        start = made.ticked_ns
+        for beat in range(1, silence // 50 + 1):
+            made.on_tick(start + beat * 50 * MS)
+        made.on_heartbeat("b", made.ticked_ns)
+        made.on_heartbeat("a", made.ticked_ns)
+    assert made.false_alarms[Level.YELLOW] == 4  # of each of the two
+    assert made.false_alarms[Level.RED] == 2
+
+
+def test_phi_gives_a_peer_with_much_jitter_more_time_and_a_steady_one_less():
+    steady, shaky = PhiAccrual(100 * MS, 3, 0), PhiAccrual(100 * MS, 3, 0)
+    for i in range(1, 101):
+        steady.on_heard(i * 100 * MS)
+        shaky.on_heard(i * 100 * MS + (i % 2) * 60 * MS)
+    last = 100 * 100 * MS
+    assert steady.level(last + 145 * MS) is Level.YELLOW
+    assert shaky.level(last + 145 * MS) is Level.GREEN
+    assert shaky.level(last + 320 * MS) is Level.YELLOW
+    assert steady.level(last + 360 * MS) is Level.YELLOW  # not dead before the misses that are allowed
+    assert steady.level(last + 400 * MS) is Level.RED
+    assert shaky.level(last + 400 * MS) is not Level.RED
+
+
+def test_phi_of_a_peer_that_has_just_been_met_or_is_asked_more_often_is_that_of_a_steady_one():
+    met = PhiAccrual(1_000 * MS, 3, 0)
+    assert met.level(1_300 * MS) is Level.GREEN
+    met.expect(100 * MS, 1_300 * MS)
+    assert [met.level((1_300 + ms) * MS) for ms in (100, 150, 500)] == [Level.GREEN, Level.YELLOW, Level.RED]
+
+
+@pytest.mark.parametrize("method", DETECTORS)
+def test_every_method_suspects_on_the_first_miss_and_takes_for_dead_after_the_last(method):
+    made = detector(Config(detector=method))
+    levels = []
+    for ms in range(0, 1_000, 50):
+        made.on_tick(ms * MS)
+        levels.append(made.level("b", ms * MS))
+    assert levels == sorted(levels)
+    assert levels[2] is Level.GREEN
+    assert levels[4] is Level.YELLOW
+    assert levels[-1] is Level.RED
+    with pytest.raises(ConfigError, match="unknown detector"):
+        Config(detector="crystal ball")
 
 
 def test_neighbours_are_heard_as_often_as_the_watched_one_and_others_every_tenth_time():

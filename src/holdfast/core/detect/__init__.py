@@ -8,5 +8,9 @@ from __future__ import annotations
 
 from holdfast.core.detect.judge import Judge, Level
 from holdfast.core.detect.misses import Misses
+from holdfast.core.detect.phi import PhiAccrual
 
-__all__ = ["Judge", "Level", "Misses"]
+#: By the name that `Config.detector` has for it (`model/config.py` knows the names).
+METHODS: dict[str, type[Misses | PhiAccrual]] = {"misses": Misses, "phi": PhiAccrual}
+
+__all__ = ["METHODS", "Judge", "Level", "Misses", "PhiAccrual"]

@@ -35,6 +35,7 @@ _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "promotions": ("counter", "Shards that started to run here.", ()),
     "gap_seconds": ("counter", "Silence of failed nodes until their shards ran here.", ()),
     "suspicions": ("counter", "Members that missed their heartbeats, as seen from here.", ()),
+    "false_alarms": ("counter", "Peers that were suspicious or taken for dead here, and then heard again.", ("level",)),
     "pulses": ("counter", "Heartbeats repeated while the loop was busy.", ()),
     "failed_shards": ("gauge", "Shards that stand still because of an error.", ()),
     "record_version": ("gauge", "Version of the placement record.", ()),

@@ -1,14 +1,17 @@
 """Speak for a node whose loop is busy: a long window close, or a slow disk, must not look like a death.
 
 When a heartbeat is overdue, a thread repeats the node's last one (to its neighbours and to the coordinator) and, if it
-is the coordinator, its last beat. The core does not mind doubled messages, and these say nothing new. It stops when the
-loop or its outbox has been at the same thing for `busy_limit`: a node that hangs must be found.
+is the coordinator, its last beat. The core does not mind doubled messages. Such a heartbeat says for how long the loop
+has stood still (`stalled_ns`): nobody is removed for that, and peers know what they wait for. It stops when the loop
+or its outbox has been at the same thing for `busy_limit`: a node that hangs must be found.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+
+import msgspec
 
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
@@ -57,9 +60,10 @@ class Pulse:
     def _speak(self) -> None:
         node, name = self._node, self._node.name
         if self._heartbeat is not None:
+            heartbeat = msgspec.structs.replace(self._heartbeat, stalled_ns=self._loop.busy_ns())
             hearers = {*node.detector.near, node.election.coordinator} - {None, name}
             for hearer in sorted(str(h) for h in hearers):
-                self._send(hearer, self._heartbeat)
+                self._send(hearer, heartbeat)
         if self._beat is not None and node.election.standing is Standing.COORDINATOR:
             for member in list(node.election.accepted.members):
                 if member != name:

@@ -28,7 +28,7 @@ def status(node: Node, now_ns: int) -> dict[str, Any]:
         "members": dict(record.members),
         "draining": list(record.draining),
         "degraded": record.unprotected(),
-        #: Pairs of members that cannot hear each other, as far as a coordinator knows.
+        "false_alarms": {level.name.lower(): count for level, count in node.detector.false_alarms.items()},
         "cuts": [list(pair) for pair in node.links.cuts()],
         "lost": [a for a, p in record.places.items() if p.primary is None and not p.is_stage],
         "places": {
@@ -147,6 +147,8 @@ def figures(node: Node) -> Figures:
         ("disk_full", (), float(bool(node.host.spills.refused))),
         ("failed_shards", (), sum(1 for copy in node.host.copies.values() if copy.why)),
     ]
+    for level, count in node.detector.false_alarms.items():
+        found.append(("false_alarms", (level.name.lower(),), count))
     for ledger in node.ledgers.values():
         if ledger.is_primary and ledger.page.commit is not None:  # one of its holders tells them
             aside = _aside(ledger.page.commit)
