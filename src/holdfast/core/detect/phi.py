@@ -3,8 +3,8 @@ none of it).
 
 Phi is -log10 of the chance that a heartbeat comes later than now, if the times between heartbeats are spread like the
 last of them. So a link or a machine with much jitter is given more time, and a steady one less, without a setting. A
-peer is suspicious at `PHI_YELLOW`, which a steady one reaches a little before a missed heartbeat counts. It is taken for
-dead only at `PHI_RED` beyond the misses that are allowed: as with the count, that step cannot be undone.
+peer is suspicious at `PHI_YELLOW`, which a steady one reaches a little before a missed heartbeat counts. It is taken
+for dead only at `PHI_RED` beyond the misses that are allowed: as with the count, that step cannot be undone.
 """
 
 from __future__ import annotations
