@@ -64,6 +64,7 @@ from holdfast.spark.fetch import Order, RowsGone, fetch
 from holdfast.spark.follower import HOLD_S_MAX, POLL_S, Follower, Offset, ReadOptions, _silent, of_another_run
 from holdfast.spark.hand_over import ask_record
 from holdfast.spark.kept_plans import SinkKeeper
+from holdfast.spark.latch import wait_at
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
 #: One task reads at least this many rows: starting a task costs more than reading a few rows.
@@ -101,6 +102,7 @@ class HoldfastDataSource(DataSource):
             max_rows=_number(options, "max_rows", 0),
             watermarks=options.get("watermarks", "") == "true",
             keeps=options.get("keeps", "") == "true",
+            latch=options.get("latch", ""),
         )
 
     @cached_property
@@ -295,6 +297,8 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
 
     def __init__(self, settings: ReadOptions) -> None:
         super().__init__(self)  # pyright: ignore[reportArgumentType] (it is asked only whether it can do availableNow)
+        if settings.latch:
+            settings = msgspec.structs.replace(settings, epoch=wait_at(settings.latch))
         #: What Spark has planned last, if its rows are to be sent along.
         self._small: Pieces | None = None
         name = settings.consumer or f"reader-{uuid.uuid4().hex[:12]}"

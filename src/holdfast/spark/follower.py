@@ -52,6 +52,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: bool
     #: Its plans must be in the pipeline's store before anything is written.
     keeps: bool = False
+    #: A standby's reader waits there for its epoch (`latch.py`).
+    latch: str = ""
 
 
 class GapFiles:

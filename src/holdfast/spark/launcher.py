@@ -1,9 +1,11 @@
 """A Python for what Spark starts on this machine, without Spark's own zips on its path: `PYSPARK_PYTHON`.
 
-Spark puts `pyspark.zip` before all else, and what is imported from a zip is compiled again by every process. Workers
-that tasks need come from a daemon of ours, which looks past the zips (`daemon.py`). The process that plans a sink's
-batches does not: each start of a sink, or of a stage between operators, took 1.2 s of CPU, and takes 0.4 s with this.
-Spark gives that process 10 s to answer, which on a busy machine were too few.
+Spark puts `pyspark.zip` before all else, and what is imported from a zip is compiled again by every process. The
+process that plans a sink's batches took 1.2 s of CPU to start, and takes 0.4 s with this. Spark gives that process 10 s
+to answer, which on a busy machine were too few.
+
+Workers that tasks need come from a daemon of ours, which has imported what they need before it forks (`daemon.py`):
+`spark.python.daemon.module`. Spark does not ask that setting for the workers that plan, so they are led there too.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -32,15 +35,22 @@ done
 PYTHONPATH=$kept
 export PYTHONPATH
 unset IFS
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+    shift 2
+    set -- -m holdfast.spark.daemon "$@"
+fi
 exec {python} "$@"
 """
 
 
-def launcher() -> str:
-    """The path of the script; Python itself where PySpark is in a zip, or nothing can be written."""
+def launcher(named: str = "") -> str:
+    """The path of the script. Python itself where PySpark is in a zip, or nothing can be written; `named`, if that is
+    another Python than this one, since only Spark's zips may have PySpark for it."""
     import pyspark
 
     python = sys.executable
+    if named and os.path.abspath(shutil.which(named) or named) != os.path.abspath(python):
+        return named
     if ".zip" in str(pyspark.__file__) or not os.path.exists("/bin/sh"):
         return python
     text = _SCRIPT.format(python=shlex.quote(python))

@@ -23,6 +23,7 @@ from holdfast.spark.collect import Collector
 from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import Say, StageHandOver
 from holdfast.spark.life import ChildRole
+from holdfast.spark.parked import ParkedQuery
 from holdfast.spark.reasons import is_late_worker
 from holdfast.spark.sink import SinkStage, frames_of
 from holdfast.spark.stage import FeedingStage
@@ -65,9 +66,9 @@ class Base:
         self.pipeline = engine.pipeline
         self.spark = engine.session(stage.id)
 
-    def frames(self, epoch: int) -> dict[str, DataFrame]:
+    def frames(self, epoch: int, latch: str = "") -> dict[str, DataFrame]:
         return frames_of(
-            self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest, self.mirrors
+            self.spark, self.plan, self.stage, self.run, self.directory, epoch, self.guest, latch, self.mirrors
         )  # fmt: skip
 
     def mirror(self) -> FolderMirror | None:
@@ -83,11 +84,14 @@ class Base:
         edges = [edge for name in self.stage.reads for edge in edges_of(self.plan.operator(name))]
         threading.Thread(target=let_go, args=(self.run, self.guest, edges), name="let-go", daemon=True).start()
 
-    def frame(self, epoch: int) -> DataFrame:
+    def frame(self, epoch: int, latch: str = "") -> DataFrame:
         """The stage's rows, the user's functions applied."""
         if self.stage.kind == "source":
             return stage_frame(self.pipeline, self.stage.id, self.spark)
-        return stage_function(self.pipeline, self.stage.id)(self.frames(epoch))
+        return stage_function(self.pipeline, self.stage.id)(self.frames(epoch, latch))
+
+    def parked(self) -> ParkedQuery:
+        return ParkedQuery(len(self.stage.reads), self.say)
 
 
 class Feeding:
@@ -102,6 +106,7 @@ class Feeding:
             base.mirror(),
         )  # fmt: skip
         self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
+        self.parked = base.parked()
 
     @property
     def query(self) -> Any:
@@ -124,6 +129,8 @@ class Feeding:
         _warm_source(frame, body, scratch / "checkpoint", self.base.say, told)
         self.base.let_go()
         self.collector.rows_last = 0
+        if self.base.stage.kind == "between":  # only a reader of ours knows of latches
+            self.parked.park(lambda latch: self.feeding.park(self.base.frame(0, latch)), told)
 
     def start(self, epoch: int) -> bool:
         base = self.base
@@ -137,8 +144,12 @@ class Feeding:
             base.stopping,
             base.store,
         )
-        frame = self._frame if self._frame is not None else base.frame(epoch)
-        return self.feeding.start(frame, hand_over)
+        if not self.feeding.open(hand_over):
+            return False
+        self.feeding.query = self.parked.go(epoch)
+        if self.feeding.query is None:
+            self.feeding.start(self._frame if self._frame is not None else base.frame(epoch))
+        return True
 
     def finish(self) -> bool:
         if self.base.stage.kind != "source":
@@ -162,6 +173,7 @@ class Feeding:
         self.feeding.stop()
 
     def close(self) -> None:
+        self.parked.close()
         if self.feeding.hand_over is not None:
             self.feeding.hand_over.close()
 
@@ -174,6 +186,7 @@ class Writing:
     def __init__(self, base: Base) -> None:
         self.base = base
         self.sink = SinkStage(base.plan, base.stage, base.directory, base.say)
+        self.parked = base.parked()
 
     @property
     def query(self) -> Any:
@@ -189,10 +202,21 @@ class Writing:
             writer = frame.writeStream.foreachBatch(_rehearse)
         _warm(writer, scratch / "checkpoint", self.base.say, told)
         self.base.let_go()
+        self.parked.park(lambda latch: self.sink.park(self._writer(0, latch)), told)
 
     def start(self, epoch: int) -> bool:
-        writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch))
-        return self.sink.start(writer, self._check(writer))
+        writer = self._writer(epoch) if self.parked.query is None else None
+        if not self.sink.check(self._facts):
+            return False
+        self.sink.query = self.parked.go(epoch)
+        if self.sink.query is None:
+            self.sink.start(writer or self._writer(epoch))
+        return True
+
+    def _writer(self, epoch: int, latch: str = "") -> Any:
+        writer = stage_writer(self.base.pipeline, self.base.stage.id)(self.base.frame(epoch, latch))
+        self._facts = self._check(writer)
+        return writer
 
     def _check(self, writer: Any) -> SinkFacts:
         """What the sink is; an error if the writer sets what is ours to set (checkpointLocation)."""
@@ -216,7 +240,7 @@ class Writing:
         self.sink.stop()
 
     def close(self) -> None:
-        pass  # its connections are those of Spark's Python workers
+        self.parked.close()
 
 
 def _rehearse(batch: DataFrame, number: int) -> None:

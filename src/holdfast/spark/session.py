@@ -113,7 +113,8 @@ def for_stages(master: str, stages: int) -> tuple[str, dict[str, str]]:
 def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None, stages: int = 1) -> SparkSession:
     """A session for some stages. What the user set wins over `DEFAULTS`."""
     find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", launcher() if master.startswith("local") else sys.executable)
+    named = os.environ.get("PYSPARK_PYTHON", "")
+    os.environ["PYSPARK_PYTHON"] = launcher(named) if master.startswith("local") else named or sys.executable
     # Python workers of this driver inherit it: the package is found without being installed, and before Spark's zip
     root = str(package_root())
     path = os.environ.get("PYTHONPATH", "")

@@ -42,10 +42,11 @@ def frames_of(
     directory: Path,
     epoch: int,
     guest: Consumer,
+    latch: str = "",
     keeps: bool = False,
 ) -> dict[str, DataFrame]:
-    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`. `keeps`: a sink's
-    plans go to the store before it writes."""
+    """A streaming DataFrame of each operator that a stage reads. Epoch 0: to warm up, as a `guest`; with a latch, it
+    waits there for its epoch. `keeps`: a sink's plans go to the store before it writes."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from holdfast.spark.datasource import HoldfastDataSource
@@ -56,12 +57,13 @@ def frames_of(
         "endpoints": json.dumps(run.endpoints),
         "secret_file": run.secret_file,
         "deployment": run.deployment,
-        "consumer": stage.id if epoch else guest,
+        "consumer": stage.id if epoch or latch else guest,
         "epoch": str(epoch),
+        "latch": latch,
         "max_rows": str(ROWS_MAX),
         "parallelism": str(spark.sparkContext.defaultParallelism),
-        "watermarks": str(stage.kind == "between" or not epoch).lower(),
-        "keeps": str(keeps and stage.kind == "sink" and epoch > 0).lower(),
+        "watermarks": str(stage.kind == "between" or not (epoch or latch)).lower(),
+        "keeps": str(keeps and stage.kind == "sink" and bool(epoch or latch)).lower(),
         **({"tls": json.dumps(run.tls)} if run.tls else {}),
     }
     frames = {}
@@ -85,15 +87,22 @@ class SinkStage:
         #: Since when Spark has been at work on the present batch.
         self._busy_since: float | None = None
 
-    def start(self, writer: DataStreamWriter, facts: SinkFacts) -> bool:
-        """Start the query; false: everything was written before."""
+    def park(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start the query before it is this driver's turn: its readers wait at a latch."""
+        checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
+        return self._named(writer).start()
+
+    def check(self, facts: SinkFacts) -> bool:
+        """Whether it may write; false: everything was written before."""
         checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
         check_sink(self.stage.id, facts, self.checkpoint)
-        if self.is_over():
-            return False
-        writer = writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
-        self.query = writer.start()
-        return True
+        return not self.is_over()
+
+    def start(self, writer: DataStreamWriter) -> None:
+        self.query = self._named(writer).start()
+
+    def _named(self, writer: DataStreamWriter) -> DataStreamWriter:
+        return writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
 
     def is_over(self) -> bool:
         """Every edge has ended, and Spark has committed what came before that."""

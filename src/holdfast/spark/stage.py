@@ -84,8 +84,13 @@ class FeedingStage:
 
     # --- a life
 
-    def start(self, frame: DataFrame, hand_over: StageHandOver) -> bool:
-        """Open the ledger, make the checkpoint agree, start the query. False: the stage was finished before.
+    def park(self, frame: DataFrame) -> StreamingQuery:
+        """Start the query before it is this driver's turn: its readers wait at a latch."""
+        checkpoint.claim(self.checkpoint, self.stage.id, self.plan.query)
+        return self._started(frame)
+
+    def open(self, hand_over: StageHandOver) -> bool:
+        """Open the ledger, and make the checkpoint agree with it. False: the stage was finished before.
 
         Once in a life: a query that is started again is another driver, with an epoch of its own.
         """
@@ -98,11 +103,17 @@ class FeedingStage:
         if last is not None and last.watermark >= WATERMARK_MAX:
             return False
         self._idle_since = time.monotonic()
+        return True
+
+    def start(self, frame: DataFrame) -> None:
+        """Start the query, on an open ledger."""
+        self.query = self._started(frame)
+
+    def _started(self, frame: DataFrame) -> StreamingQuery:
         writer = frame.writeStream.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
         if self.stage.trigger_ms:
             writer = writer.trigger(processingTime=f"{self.stage.trigger_ms} milliseconds")
-        self.query = writer.foreachBatch(self._run).start()
-        return True
+        return writer.foreachBatch(self._run).start()
 
     def finish(self) -> None:
         """Read what is there, end the query, seal the final batch."""

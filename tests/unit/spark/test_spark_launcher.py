@@ -39,3 +39,22 @@ def test_without_a_place_for_it_python_itself_is_started(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert launcher() == sys.executable
+
+
+def test_a_python_that_the_user_names_is_wrapped_if_it_is_this_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert launcher(sys.executable) == launcher() != sys.executable
+    assert launcher("/opt/another/python") == "/opt/another/python"
+    assert launcher(launcher()) == launcher()  # a process below ours inherits it
+
+
+def test_workers_that_plan_come_from_our_daemon_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    said = [
+        subprocess.run([launcher(), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+        for arguments in (("-m", "pyspark.daemon", "pyspark.sql.worker.x"), ("-m", "pyspark.other", "y"))
+    ]
+    assert said == ["-m holdfast.spark.daemon pyspark.sql.worker.x", "-m pyspark.other y"]

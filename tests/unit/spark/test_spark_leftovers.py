@@ -73,7 +73,7 @@ def test_a_sinks_own_process_refuses_before_its_query_starts(out, tmp_path):
     stage = StagePlan(id="out_0", kind="sink")
     made = SinkStage(plan, stage, tmp_path / "run", lambda event, **fields: None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="earlier run"):
-        made.start(None, facts(out))  # pyright: ignore[reportArgumentType]
+        made.check(facts(out))
     assert checkpoint.is_new(made.checkpoint)
 
 

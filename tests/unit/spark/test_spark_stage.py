@@ -125,7 +125,7 @@ def test_a_batch_that_was_turned_away_because_of_finish_is_no_failure(stage):
 def test_a_stage_is_started_once_in_a_life_of_its_driver(stage):
     """Each start of a query has a stage epoch of its own: else two tries of a batch could go by one name."""
     with pytest.raises(InvariantError, match="started twice"):
-        stage.start(None, StandInHandOver())
+        stage.open(StandInHandOver())
 
 
 def test_two_stages_may_record_late_rows_in_one_place(tmp_path):
