@@ -5,7 +5,7 @@ places one chunk (algorithm 1), `machine.py` is the coordinator's side, `desk.py
 set of requests through it. Nothing here reads a file, a clock or a socket.
 """
 
-from holdfast.peace.desk import Desk, WriteAnswer, WriteQuestion
+from holdfast.peace.desk import WriteAnswer, WriteDesk, WriteQuestion
 from holdfast.peace.forecast import Forecast, ForecastRow, forecast
 from holdfast.peace.machine import (
     Answers,
@@ -23,7 +23,6 @@ __all__ = [
     "Answers",
     "Denial",
     "Denied",
-    "Desk",
     "Forecast",
     "ForecastRow",
     "Granted",
@@ -34,6 +33,7 @@ __all__ = [
     "Postponed",
     "Where",
     "WriteAnswer",
+    "WriteDesk",
     "WriteQuestion",
     "forecast",
     "read_model",

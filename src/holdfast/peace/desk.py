@@ -34,7 +34,7 @@ class WriteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     denied: str = ""
 
 
-class Desk:
+class WriteDesk:
     """Of one node, for as long as it is the coordinator."""
 
     def __init__(self, model: NetworkModel, settings: PeaceSettings, random: Random) -> None:

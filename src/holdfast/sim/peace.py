@@ -13,7 +13,7 @@ from random import Random
 from holdfast.core.node import Node
 from holdfast.model.config import MS
 from holdfast.model.ids import Name
-from holdfast.peace import Desk, PeaceSettings, WriteQuestion, read_model
+from holdfast.peace import PeaceSettings, WriteDesk, WriteQuestion, read_model
 from holdfast.sim.process import Process
 
 POLL_NS, ALONE_NS = 5 * MS, 60 * MS
@@ -42,7 +42,7 @@ class SimPeace:
         self.random = Random(f"peace {seed}")
         self.call, self.now_ns, self.node = call, now_ns, node
         #: Of every life that was coordinator.
-        self.desks: dict[str, Desk] = {}
+        self.desks: dict[str, WriteDesk] = {}
         self.requests = 0
         #: What was granted and what went alone, for tests.
         self.granted = self.alone = 0
@@ -78,7 +78,7 @@ class SimPeace:
         boss = self.node(name) if name is not None else None
         if boss is None or boss.election.coordinator != boss.name:
             return None
-        desk = self.desks.setdefault(boss.seat, Desk(self.model, _SETTINGS, self.random))
+        desk = self.desks.setdefault(boss.seat, WriteDesk(self.model, _SETTINGS, self.random))
         asked = WriteQuestion(writer=process.host, request=request, chunks=1, over=over, withdrawn=withdrawn)
         found = desk.answer(asked, boss.election.term, boss.record.members, self.now_ns())
         return None if found.denied else bool(found.granted)

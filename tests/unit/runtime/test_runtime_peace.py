@@ -99,7 +99,7 @@ def test_writers_share_the_disks_and_everybody_gets_through(writer):
     for name in ("n0", "n1", "n2"):
         peace = writer(coordinators, name)
 
-        class Store(MemoryStore):
+        class BusyStore(MemoryStore):
             def put(self, key, chunks, peace=peace):
                 (node,) = peace.favoured(key)
                 with lock:
@@ -111,7 +111,7 @@ def test_writers_share_the_disks_and_everybody_gets_through(writer):
                     busy[node] -= 1
                 return found
 
-        def run(peace=peace, make=Store) -> None:
+        def run(peace=peace, make=BusyStore) -> None:
             service = IoService(make(), gate=peace)
             peace.open(4)
             service._do(All([PutNew(key(i), [b"x"]) for i in range(4)]), None)

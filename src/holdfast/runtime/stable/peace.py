@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.ids import Name
-from holdfast.peace import Desk, NetworkModel, PeaceSettings, WriteQuestion, read_model
+from holdfast.peace import NetworkModel, PeaceSettings, WriteDesk, WriteQuestion, read_model
 
 POLL_S = 0.1
 #: Without an answer for this long, a writer goes on alone.
@@ -70,7 +70,7 @@ class PeaceDesk:
 
     def __init__(self, model: NetworkModel, settings: PeaceSettings | None = None, seed: int | None = None) -> None:
         self.model = model
-        self._desk = Desk(model, settings or PeaceSettings(), Random(seed))
+        self._desk = WriteDesk(model, settings or PeaceSettings(), Random(seed))
         self._lock = threading.Lock()
 
     def answer(self, body: dict[str, Any], term: int, members: Iterable[str], now_ns: int) -> dict[str, Any]:
