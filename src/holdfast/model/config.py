@@ -39,6 +39,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str = "period"
     #: How long a node works at captures and pastes before it looks for other events again.
     idle_budget_ns: int = 5 * MS
+    #: A capture waits beyond its period while a take-over would have less work than this to do again. 0: it never
+    #: waits.
+    replay_ns: int = 0
     #: Elements of input that no capture covers: at `soft` a capture is forced, at `hard` the stage is refused.
     retained_soft_max: int = 2_000
     retained_hard_max: int = 20_000

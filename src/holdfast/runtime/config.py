@@ -85,6 +85,9 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     method: str = "delta"
     #: Time between two captures of a shard.
     capture_period: str = "250 ms"
+    #: A capture waits for up to 8 periods while a take-over would have less work than this to do again. "0 ms": it
+    #: never waits.
+    replay: str = "100 ms"
     #: Size of the pieces in which state goes to another node.
     chunk: str = "2 MB"
     #: Bytes per second that a node may send to bring up new copies, for example "50 MB". Empty: no limit.
@@ -96,7 +99,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Size of the pages that state is kept in.
     page: str = "64 KB"
     #: A capture is taken as soon as a shard has this many rows of input that no capture covers.
-    retained_soft: int = 200_000
+    retained_soft: int = 500_000
     #: At this many rows of input that no capture covers, the shard's stage has to wait.
     retained_hard: int = 5_000_000
     #: Rows of one output queue that are kept in memory; more go to disk. As many again may wait for a slow disk.
@@ -169,6 +172,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             chunk_bytes=size_bytes(self.chunk, "chunk"),
             transfer_bytes_per_s=size_bytes(self.transfer_limit, "transfer_limit") if self.transfer_limit else None,
             joins_max=self.joins,
+            replay_ns=duration_ns(self.replay, "replay"),
             retained_soft_max=self.retained_soft,
             retained_hard_max=self.retained_hard,
             queue_memory_max=self.queue_memory,

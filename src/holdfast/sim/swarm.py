@@ -82,6 +82,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = chopped(setup) if Random(f"blocks {seed}").random() < 0.25 else setup
     setup = poisoned(setup) if Random(f"poison {seed}").random() < 0.25 else setup
     setup = choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
+    setup = patient(setup) if Random(f"waits {seed}").random() < 0.2 else setup
     return stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
 
 
@@ -106,6 +107,15 @@ def choking(setup: Setup) -> Setup:
         at_ms, tears = rng.randrange(100, setup.safety_ms - 200), float(rng.random() < 0.3)
         faults.append(Fault(kind="poison", stage=rng.choice(stages), node=node, at_ms=at_ms, value=tears))
     return replace(setup, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
+
+
+def patient(setup: Setup) -> Setup:
+    """The same schedule with captures that wait while a take-over would have little to do again."""
+    rng = Random(f"patient {setup.seed}")
+    protection = replace(setup.config.protection, period_ns=rng.choice((50, 100)) * MS)
+    return replace(
+        setup, config=replace(setup.config, protection=protection, replay_ns=rng.choice((20_000, MS, 50 * MS)))
+    )
 
 
 def stored(setup: Setup) -> Setup:

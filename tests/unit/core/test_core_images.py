@@ -9,7 +9,7 @@ from support.core import CONFIG, ONE, SMALL, answer, copy_of, fill, held, host, 
 
 from holdfast.core.copy import Copy
 from holdfast.core.protect import Images, Pace
-from holdfast.core.protect.images import SCAN_RETRIES_MAX
+from holdfast.core.protect.images import SCAN_RETRIES_MAX, STRETCH_MAX
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Change
 from holdfast.model import messages as m
@@ -40,6 +40,23 @@ def test_a_round_is_due_after_its_period_and_only_if_something_was_consumed():
     assert guard.due(10 * MS, frozen=False)
     take(guard)
     assert not guard.due(10_000 * MS, frozen=False)
+
+
+def test_a_round_waits_while_a_take_over_would_have_little_to_do_again_but_not_for_ever():
+    made = copy_of()
+    guard = images(made, place(), Config(replay_ns=5 * MS))
+    fill(made, [1])
+    period_ns = guard.protection.period_ns
+    assert not guard.due(period_ns, frozen=False)
+    assert guard.due(STRETCH_MAX * period_ns, frozen=False)
+    made.op.busy_ns += 5 * MS
+    assert guard.due(period_ns, frozen=False)
+    assert not guard.due(period_ns - 1, frozen=False)
+    take(guard)
+    answer(guard, "b#1", [pasted(1)])
+    fill(made, [2], 1)
+    assert not guard.due(period_ns, frozen=False)
+    assert guard.due(0, frozen=True)
 
 
 def test_much_consumed_input_forces_a_round_and_a_torn_state_is_never_captured():

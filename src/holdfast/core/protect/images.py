@@ -34,6 +34,8 @@ from holdfast.model.record import Place
 SCAN_RETRIES_MAX = 20
 #: A capture that is not answered is sent again after twice the retry time, then after twice that, up to this often.
 DOUBLINGS_MAX = 2
+#: Where a take-over would have little to do again, a capture may wait for so many periods.
+STRETCH_MAX = 8
 
 
 class Images:
@@ -42,6 +44,7 @@ class Images:
     __slots__ = (
         "base", "born", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace",
         "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "unfit", "waiting",
+        "worked_ns",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, pace: Pace, now_ns: int) -> None:
@@ -58,6 +61,8 @@ class Images:
         #: Where the last round was taken: the next delta starts here.
         self.base = copy.positions()
         self.output_base = {queue.edge: queue.next for queue in copy.queues}
+        #: What the operator had worked by then: it would be done again from here.
+        self.worked_ns = copy.op.busy_ns
         #: Positions that every complete image holds. Never goes back while there is one.
         self.safe_at = copy.positions()
         #: Targets with a complete image (at the start: the backup, which stands where this copy stands).
@@ -96,6 +101,7 @@ class Images:
     def start_over(self) -> None:
         """The shard starts empty: no image continues it. While the record names one, nothing new is acknowledged."""
         self.output_base = {queue.edge: queue.next for queue in self.copy.queues}
+        self.worked_ns = self.copy.op.busy_ns
         for seat in self.place.targets:
             self._start_over(seat)
 
@@ -111,8 +117,15 @@ class Images:
             or (bool(self.gates) and self.safe_at != self.base)  # the last round lost a target before it was complete
             or (frozen and consumed > 0)
             or consumed >= self.config.retained_soft_max
-            or (consumed > 0 and age_ns >= self.protection.period_ns)
+            or (consumed > 0 and age_ns >= self.protection.period_ns and self._pays(age_ns))
         )
+
+    def _pays(self, age_ns: int) -> bool:
+        """Would a take-over have as much to do again as a capture is taken for? Where most of the state changes all the
+        time, a capture costs as much as the steps that it saves, and one capture for several periods costs far less
+        than one for each: what changed twice travels once, and what has expired does not travel at all."""
+        replay_ns = self.copy.op.busy_ns - self.worked_ns
+        return replay_ns >= self.config.replay_ns or age_ns >= STRETCH_MAX * self.protection.period_ns
 
     def take(self, now_ns: int, ready: Ready) -> None:
         """One capture for each target, all of this moment."""
@@ -134,6 +147,7 @@ class Images:
                 ready.send.extend((seat, message) for message in messages)
         self.base = copy.positions()
         self.output_base = {queue.edge: queue.next for queue in copy.queues}
+        self.worked_ns = copy.op.busy_ns
         copy.consumed_since = 0
         if alone:
             self.safe_at = self.base
