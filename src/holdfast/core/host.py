@@ -12,6 +12,7 @@ from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.fence import Behind, Fence
 from holdfast.core.lookups import Lookups
 from holdfast.core.operator import OperatorFactory
+from holdfast.core.possible import can_be
 from holdfast.core.protect import Pace, maker
 from holdfast.core.ready import Done, Left, Ready
 from holdfast.core.restores import Restores
@@ -115,29 +116,10 @@ class Host:
         before = self.record.places
         for shard in self.topology.shard:
             place = record.places[shard]
-            if place != before.get(shard) and not self._can_be(shard, place):
+            if place != before.get(shard) and not can_be(self, shard, place):
                 role = role_of(self.seat, place).value
                 return f"{shard} on {self.seat} is {self.states.get(shard, State.ABSENT).value}, and cannot be {role}"
         return ""
-
-    def _can_be(self, shard: Asset, place: Place) -> bool:
-        known = TRANSITIONS.get((self.states.get(shard, State.ABSENT), role_of(self.seat, place)))
-        copy, runner = self.copies.get(shard), self.runners.get(shard)
-        match known[1] if known else None:
-            case None:
-                return False
-            case Action.FOUND:
-                return place.since == self.first_version
-            case Action.KEEP | Action.PROMOTE:
-                return copy is not None and copy.can(Change.NAMED)
-            case Action.RETARGET:
-                return runner is not None and (
-                    place.epoch == runner.epoch or runner.skips.is_granted(place) or runner.place.moving
-                )
-            case Action.DEMOTE:
-                return copy is not None and copy.can(Change.STOPS)
-            case _:
-                return True
 
     def _on_place(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         state = self.states.get(shard, State.ABSENT)

@@ -25,7 +25,7 @@ class Stood:
         #: Up to where stand-ins have taken input, as far as they have said.
         self.to: dict[Edge, int] = {}
         #: Who has promised not to stand in, and at which epoch.
-        self.firm: tuple[Seat, int] | None = None
+        self.firm: tuple[Seat | None, int] | None = None
         #: The block that a person wants to be skipped, until it is known whether it can be: (edge, start).
         self.wanted: tuple[Edge, int] | None = None
 

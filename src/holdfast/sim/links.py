@@ -31,7 +31,7 @@ class LinkRules:
 
     def on_cut(self, source: Address, note: notes.LinkCut) -> None:
         pair, network, config = (note.one, note.other), self.world.network, self.world.config
-        last_ns = max(network.lost_ns.get(way, -(1 << 60)) for way in (pair, pair[::-1]))
+        last_ns = max(network.lost_ns.get(way, -(1 << 60)) for way in (pair, (note.other, note.one)))
         limit_ns = 2 * (config.cut_ns + 10 * config.misses_max * config.heartbeat_ns)
         if self.world.now_ns - last_ns > limit_ns:
             self.fail("a link that loses nothing is taken for cut", f"{note.one} and {note.other} by {source}")

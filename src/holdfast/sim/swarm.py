@@ -119,8 +119,8 @@ def severed(setup: Setup) -> Setup:
     for _ in range(rng.choice((1, 1, 2))):
         one, other = rng.sample(range(setup.nodes), 2)
         kind, at_ms = rng.choice(("cut", "cut-one-way")), rng.randrange(100, setup.safety_ms // 2)
-        nodes = {"node": Name(f"n{one}"), "other": Name(f"n{other}")}
-        faults.append(Fault(kind=kind, at_ms=at_ms, for_ms=setup.safety_ms, **nodes))
+        node, far = Name(f"n{one}"), Name(f"n{other}")
+        faults.append(Fault(kind=kind, at_ms=at_ms, for_ms=setup.safety_ms, node=node, other=far))
     config = replace(setup.config, cut_ns=rng.choice((100, 300)) * MS, mend_ns=rng.choice((300, 1_000)) * MS)
     return replace(setup, config=config, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
