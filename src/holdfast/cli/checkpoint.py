@@ -20,7 +20,7 @@ from holdfast.checkpoint.head import HeadEntry, ShardHead
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
 from holdfast.errors import ConfigError
-from holdfast.model.ids import Asset, asset_id
+from holdfast.model.ids import Asset, asset_id, producer_stage
 from holdfast.runtime.stable import batches
 from holdfast.store import IoService, open_store
 
@@ -315,7 +315,7 @@ def _check_logged(service: IoService, shard: Asset, head: ShardHead, number: int
     manifest = service.run(read_manifest(shard, inspect.entry_of(head, number)))
     newest = head.good[0].batches if head.good else {}
     for edge, batch in manifest.stand.batches.items():
-        stage = asset_id(edge.partition(">")[0])
+        stage = asset_id(producer_stage(edge))
         first = service.run(batches.first_kept(manifest.fit.deployment, stage))
         if newest.get(edge, batch) > batch and (first is None or first > batch + 1):
             raise ConfigError(
