@@ -380,7 +380,7 @@ def _write(path: Path, raw: bytes) -> None:
 def read_sink(path: Path) -> dict[str, list[pa.RecordBatch]]:
     """What the sink holds, per edge."""
     found: dict[str, list[pa.RecordBatch]] = {}
-    for file in sorted(path.glob("batch-*"), key=lambda p: int(p.name.partition("-")[2])):
+    for file in sorted(path.glob("batch-*[0-9]"), key=lambda p: int(p.name.partition("-")[2])):
         raw = file.read_bytes()
         at = 0
         while at < len(raw):
