@@ -183,7 +183,7 @@ def test_a_start_that_fails_says_why_at_once_and_leaves_no_run(tmp_path, monkeyp
         return layered_plan(shards=1, tops=0), []
 
     monkeypatch.setattr(start_module, "plan_file", planned)
-    monkeypatch.setattr(start_module, "_warm", lambda directory, told: None)
+    monkeypatch.setattr(start_module, "warm", lambda directory, told: None)
     file, home = tmp_path / "x.py", tmp_path / "home"
     file.write_text("")
     for _ in range(2):  # what the first left is not in the way of the second
@@ -226,7 +226,7 @@ def test_status_merges_the_figures_of_every_shards_primary(tmp_path, node):
     assert status["shards"]["u0"]["rows_in"] == 7
     assert status["shards"]["u0"]["primary"] == "n0#1"
     lost = {"primary": None, "backup": None, "joining": None, "epoch": 3, "mode": "passive"}
-    assert status["shards"]["u1"] == {**lost, "backup_load_percent": None}
+    assert status["shards"]["u1"] == {**lost, "backup_load_percent": None, "stands_in": False}
     assert status["unprotected"] == ["s0.ledger has no backup", "u0 has no backup", "u1 has no backup"]
     assert status["stages"]["s0"]["bad"] == 3
     shown = Console(file=io.StringIO(), width=200)

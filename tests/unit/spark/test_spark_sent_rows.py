@@ -27,7 +27,7 @@ def reader(monkeypatch) -> Any:
         run=run, directory="", stream="s", consumer="out_0", epoch=1, parallelism=4, max_rows=0, watermarks=False
     )
     made = HoldfastStreamReader(settings)
-    place = SimpleNamespace(primary="n0#1", epoch=1)
+    place = SimpleNamespace(primary="n0#1", stand_in=None, epoch=1)
     made.rows = [10, 20]  # pyright: ignore[reportAttributeAccessIssue]
     made.__dict__["plan"] = SimpleNamespace(topology=SimpleNamespace(query="q"))
 

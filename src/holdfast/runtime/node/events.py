@@ -38,9 +38,11 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "captures", "queues", "disk-full", "set-aside",
         # the stable store
         "checkpoint", "checkpoint-bad", "checkpoints-kept", "store-waits", "restored", "replayed",
+        "clean-point", "savepoint",
         "peace-alone", "peace-elsewhere",
         # stages, and the processes they are in
         "stage-start", "stage-session", "stage-planned", "stage-ready", "stage-running", "stage-batch", "stage-late",
+        "stage-paused",
         "stage-bad", "stage-ahead", "stage-waiting", "stage-odd", "stage-silent", "stage-stuck", "stage-failed",
         "stage-died", "stage-finished", "stage-end", "stage-alone", "driver-start", "driver-end",
         # the run
