@@ -11,6 +11,7 @@ from collections.abc import Callable
 from holdfast.core.copy import Copy
 from holdfast.core.ready import Done, LoadBatches, Ready
 from holdfast.core.tickets import Tickets
+from holdfast.errors import InvariantError, WrongMessageError
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Edge, Seat
@@ -64,7 +65,11 @@ class Lookups:
         self._open.pop(edge, None)
         inbox = copy.inboxes[edge]
         before = inbox.owed
-        sealed = inbox.fill(done.batches) if done.ok else []
+        try:
+            sealed = inbox.fill(done.batches) if done.ok else []
+        except WrongMessageError as error:  # not a peer's word: the state and the log of our own do not go together
+            hint = "The checkpoint that this shard was restored from, or the log of its stage, is not what was written."
+            raise InvariantError(error.what, detail=error.detail, hint=hint) from error
         for block in sealed:
             ready.notes.append(notes.Sealed(copy.id, edge, self.seat, block))
         inbox.drop(copy.input(edge).position)
