@@ -1,12 +1,14 @@
-"""One Spark session for all integration tests."""
+"""One Spark session for all integration tests; commands that end with the test."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from support.planned import Command
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +34,16 @@ def spark() -> Iterator:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def start(*arguments: str) -> Command:
+        started.append(Command(*arguments, cwd=tmp_path, planned=False))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

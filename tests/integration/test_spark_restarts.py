@@ -25,19 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SPARK_S = 300.0
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    started: list[Command] = []
-
-    def start(*arguments: str) -> Command:
-        started.append(Command(*arguments, cwd=tmp_path, planned=False))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
-
-
 def crash_all(one: Command) -> None:
     """kill -9 of everything at once: the command, its nodes, their drivers, the JVMs."""
     below = psutil.Process(one.process.pid).children(recursive=True)

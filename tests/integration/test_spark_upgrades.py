@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,19 +14,6 @@ from holdfast.cli.story import read_events
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SPARK_S = 300.0
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    started: list[Command] = []
-
-    def start(*arguments: str) -> Command:
-        started.append(Command(*arguments, cwd=tmp_path, planned=False))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
 
 
 def pipeline(base: Path, name: str, shards: int, more: Callable[[str], str] = lambda text: text) -> Path:
