@@ -265,7 +265,8 @@ def test_chunks_of_a_checkpoint_go_where_peace_says_when_it_says_so(hdfs: Hdfs, 
         Name("n0"), lambda: Name("n0"),
         lambda name, body: desk.answer(body, 1, members, time.monotonic_ns()), lambda text: None,
     )  # fmt: skip
-    placing = HadoopStore(f"{hdfs.url}/store", {"fs.defaultFS": hdfs.url}, favoured=peace.favoured)
+    settings = {"fs.defaultFS": hdfs.url, "dfs.replication": "2"}
+    placing = HadoopStore(f"{hdfs.url}/store", settings, favoured=peace.favoured)
     try:
         service = IoService(placing, gate=peace)
         peace.open(4)
