@@ -55,6 +55,7 @@ CLUSTERS = (
     "test_spark_tls",
     "test_spark_upgrades",
     "test_spilling",
+    "test_stand_ins",
     "test_store_on_hdfs",
     "test_strangers",
 )
