@@ -20,6 +20,7 @@ from holdfast.model.ids import operator_of, shard_id
 from holdfast.model.plan import FOREVER_US, NEVER_US, InputPlan, OperatorPlan, Plan, StagePlan
 from holdfast.operators import Join, WindowAggregate, build, rows_in
 from holdfast.pipeline import Pipeline, feed_of, stage_frame, stage_function
+from holdfast.pipeline.frames import outlet_rows
 from holdfast.pipeline.layout import lay_out
 from holdfast.pipeline.verify import as_written
 
@@ -94,9 +95,11 @@ class InProcess:
         return "FileSource" in stage_frame(self.pipeline, stage.id, self.spark)._jdf.queryExecution().toString()
 
     def _hand_over(self, stage: StagePlan, frame, k: int, state: dict[str, int]) -> None:
-        frame = frame.where(f"`{stage.event_time}` is not null")
+        outlets = stage.outlets or ("",) * len(stage.feeds)
+        times = [f"`{outlet}`.`{stage.event_time}`" if outlet else f"`{stage.event_time}`" for outlet in outlets]
+        moment = f"unix_micros(coalesce({', '.join(times)}))"
+        frame = frame.where(f"{moment} is not null")
         watermark = state["watermark"]
-        moment = f"unix_micros(`{stage.event_time}`)"
         if watermark > NEVER_US:
             late = frame.where(f"{moment} < {watermark}L").toArrow()
             if late.num_rows:
@@ -105,8 +108,9 @@ class InProcess:
                 pq.write_table(late, folder / f"batch={k}.parquet")
             frame = frame.where(f"{moment} >= {watermark}L")
         highest = frame.selectExpr(f"max({moment})").collect()[0][0]
-        for name, number in stage.feeds:
-            self._feed(stage, frame, self.plan.operator(name), number, partial=k % 2 == 0)
+        for (name, number), outlet in zip(stage.feeds, outlets, strict=True):
+            rows = outlet_rows(frame, outlet) if outlet else frame
+            self._feed(stage, rows, self.plan.operator(name), number, partial=k % 2 == 0)
         if highest is not None:
             state["watermark"] = max(watermark, highest - stage.delay_us)
         self._seal(stage, state["watermark"])
