@@ -45,6 +45,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "fetch_is_served_by_a_backup": ("stall", "drain", "crash"),
     "a_promoted_copy_does_not_write_what_it_found": ("crash",),
     "an_older_checkpoint_replaces_a_newer_one": ("stall", "cut"),
+    "an_empty_start_begins_after_a_batch_that_it_holds": ("crash",),
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
 HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_images"}
