@@ -105,6 +105,7 @@ def s3() -> Iterator[tuple[str, dict[str, str]]]:
     server.stop()
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_its_disks_from_a_store_that_is_no_folder(
     tmp_path: Path, command: Callable[..., Command], s3: tuple[str, dict[str, str]]
 ):
