@@ -55,6 +55,9 @@ class ScriptedEngine:
         kind = ScriptedSource if self.plan.stage(stage).kind == "source" else ScriptedSink
         return kind(self, stage, stopping, say)
 
+    def practise(self, told: Callable[[], bool]) -> None:
+        pass
+
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         return threading.Thread(target=target, name=name, daemon=True)
 

@@ -29,6 +29,8 @@ _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 4 << 10, 1 << 20
 #: On a machine with fewer cores a second JVM for standbys would take them from the first.
 SHARED_CORES = 8
+#: On a machine with fewer cores what a JVM compiles takes them from what it does.
+QUICK_CORES = 4
 _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 
 
@@ -85,6 +87,9 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Where the standbys on this node are: "shared" (in the process of the stages that run here), "own" (in a second
     #: process, so that they outlive the first one, for the memory of another JVM) or "auto" (shared below 8 cores).
     standby_driver: str = "auto"
+    #: How the JVMs of stages compile what they run: "quick" (so that starts and take-overs cost little CPU; work on
+    #: many rows inside of Spark is slower), "full" or "auto" (quick below 4 cores).
+    jit: str = "auto"
 
     # --- State and queues
     #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node), "hybrid" (which
@@ -228,6 +233,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "plan": plan,
             "master": self.master,
             "conf": self.conf,
+            "quick": self.compiles_quickly,
             "core": msgspec.to_builtins(self.core()),
             "watermark_jump_us": duration_ns(self.watermark_jump, "watermark_jump") // 1_000,
             "late_keep": self.keep(),
@@ -244,6 +250,10 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Do standbys share the process of the stages that run here?"""
         few = (os.cpu_count() or 1) < SHARED_CORES
         return self.standby_driver == "shared" or (self.standby_driver == "auto" and few)
+
+    @property
+    def compiles_quickly(self) -> bool:
+        return self.jit == "quick" or (self.jit == "auto" and (os.cpu_count() or 1) < QUICK_CORES)
 
     @property
     def home(self) -> Path:
@@ -281,12 +291,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             )
         for key in ("busy_limit", "child_silence", "start_wait", "standby_delay", "watermark_jump"):
             duration_ns(getattr(self, key), key)
-        if self.standby_driver not in ("shared", "own", "auto"):
-            raise ConfigError(
-                "setting 'standby_driver' cannot be used",
-                detail=f"It is {self.standby_driver!r}.",
-                hint='Write "shared", "own" or "auto".',
-            )
+        _check_choice("standby_driver", self.standby_driver, "shared", "own")
+        _check_choice("jit", self.jit, "quick", "full")
         page, limit = self.memory()
         if page & (page - 1) or not PAGE_BYTES_MIN <= page <= PAGE_BYTES_MAX:
             raise ConfigError(
@@ -302,6 +308,14 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 #: A chunk costs a round trip to the coordinator, and a file in the store.
 PEACE_CHUNK_MIN = 1_000_000
+
+
+def _check_choice(setting: str, found: str, *choices: str) -> None:
+    if found not in (*choices, "auto"):
+        named = ", ".join(f'"{choice}"' for choice in choices)
+        raise ConfigError(
+            f"setting {setting!r} cannot be used", detail=f"It is {found!r}.", hint=f'Write {named} or "auto".'
+        )
 
 
 def duration_ns(text: str, setting: str) -> int:

@@ -27,6 +27,7 @@ queues can be trimmed (and at once when a stream ends, or with `watermarks`, whi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -60,7 +61,7 @@ from holdfast.model.plan import OperatorPlan, Plan, edges_of
 from holdfast.model.record import Record
 from holdfast.runtime.net.transport import Peer
 from holdfast.spark.connect import WAIT_S, Target, let_go, plan_of, port_of, run_of
-from holdfast.spark.fetch import Order, RowsGone, fetch
+from holdfast.spark.fetch import Order, RowsGone, connect, fetch
 from holdfast.spark.follower import HOLD_S_MAX, POLL_S, Follower, Offset, ReadOptions, _silent, of_another_run
 from holdfast.spark.hand_over import ask_record
 from holdfast.spark.kept_plans import SinkKeeper
@@ -291,6 +292,25 @@ def orders(
     ]
 
 
+def rehearse(settings: ReadOptions) -> None:
+    """Connect, follow and fetch once, as a guest. A reader that waits at a latch does it before: importing and
+    connecting would be a part of the take-over else."""
+    guest = msgspec.structs.replace(settings, consumer=Consumer(f"rehearsal-{uuid.uuid4().hex[:12]}"), epoch=0)
+    run = settings.run
+    with contextlib.suppress(HoldfastError):  # it helps, but nothing depends on it
+        plan = plan_of(run, settings.directory)
+        follower, start, end = hold(guest, plan)
+        try:
+            few = [piece for piece in follower.pieces(start, end) if piece.rows <= TASK_ROWS_MIN][:1]
+            for order in orders(guest, few, follower.record(), plan.topology.query):
+                for _ in read_pieces(order):
+                    pass
+        finally:
+            follower.close()
+            let_go(run, guest.consumer, start)
+        connect(run, settings.consumer)
+
+
 class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
     """Sends the rows of a small batch along with its only partition, so that no task needs a Python worker for them:
     75-81 ms a batch instead of 154-255 ms. Spark does that for the readers of this class of PySpark's alone, which has
@@ -299,7 +319,8 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
     def __init__(self, settings: ReadOptions) -> None:
         super().__init__(self)  # pyright: ignore[reportArgumentType] (it is asked only whether it can do availableNow)
         if settings.latch:
-            settings = msgspec.structs.replace(settings, epoch=wait_at(settings.latch))
+            epoch = wait_at(settings.latch, lambda: rehearse(settings))
+            settings = msgspec.structs.replace(settings, epoch=epoch)
         #: What Spark has planned last, if its rows are to be sent along.
         self._small: Pieces | None = None
         name = settings.consumer or f"reader-{uuid.uuid4().hex[:12]}"

@@ -24,6 +24,7 @@ from holdfast.runtime.stable.door import StoreDoor
 from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
+from holdfast.spark.practice import Practice
 from holdfast.spark.session import session
 from holdfast.spark.sink import run_options
 from holdfast.spark.tidy import KEEP, Keep
@@ -49,10 +50,12 @@ class SparkEngine:
         self.keep = Keep(*order["late_keep"]) if order.get("late_keep") else KEEP
         self.pipeline: Pipeline = load(file_of_run(source, self.directory, self.plan.file))
         name = f"holdfast {self.plan.pipeline} {order.get('node', '')}".strip()
-        self._spark = session(name, self.master, order.get("conf") or {}, stages=len(self.plan.stages))
+        stages = len(self.plan.stages)
+        self._spark = session(name, self.master, order.get("conf") or {}, stages, bool(order.get("quick")))
         gateway: Any = self._spark.sparkContext._gateway
         self._jvm: Any = gateway.jvm
         self._process: Any = gateway.proc
+        self._practice = Practice(self._spark)
 
     def role(self, stage: Asset, stopping: threading.Event, say: Say) -> ChildRole:
         from holdfast.spark.roles import role_of
@@ -63,6 +66,9 @@ class SparkEngine:
         """A new one. What this thread starts goes into the stage's pool, and so do the threads of its queries."""
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage)
         return self._spark.newSession()
+
+    def practise(self, told: Callable[[], bool]) -> None:
+        self._practice.run(told)
 
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         from pyspark.util import InheritableThread

@@ -60,7 +60,7 @@ class RowsGone(HoldfastError):
 def fetch(order: Order, piece: Piece, limits: Limits = LIMITS) -> list[pa.RecordBatch]:
     """All batches of a piece. Whole or not at all, so that a retry never doubles a row."""
     raw = msgspec.json.encode(order.run)
-    carrier = _Carrier(raw, caller_of(raw, f"{order.consumer}.task"))
+    carrier = _Carrier(raw, _caller(raw, order.consumer))
     errand = _errand(order, piece, raw, limits)
     event: Received | None = None
     while not errand.over:
@@ -78,6 +78,16 @@ def fetch(order: Order, piece: Piece, limits: Limits = LIMITS) -> list[pa.Record
             hint="`holdfast status` says which nodes are up.",
         )
     return [batch for block in errand.answer.blocks for batch in batches_of(block.rows)]
+
+
+def connect(run: Run, consumer: Consumer) -> None:
+    """To all nodes, as `fetch` will."""
+    for _ in _caller(msgspec.json.encode(run), consumer).call_all("record", timeout=LOOK_S_MAX):
+        pass
+
+
+def _caller(raw: bytes, consumer: Consumer) -> Caller:
+    return caller_of(raw, f"{consumer}.task")
 
 
 def _errand(order: Order, piece: Piece, raw: bytes, limits: Limits) -> Errand:

@@ -18,6 +18,8 @@ import os
 import select
 import shutil
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
@@ -54,8 +56,9 @@ class Latch:
             os.close(held)
 
 
-def wait_at(directory: str) -> int:
-    """The reader's side: wait until the latch is opened. The epoch; an error if it never will be."""
+def wait_at(directory: str, meanwhile: Callable[[], None]) -> int:
+    """The reader's side: wait until the latch is opened. The epoch; an error if it never will be. Who has to wait does
+    `meanwhile`, on another thread: it is not waited for."""
     home = Path(directory)
     go = home / "go"
     if not go.exists():
@@ -65,6 +68,7 @@ def wait_at(directory: str) -> int:
             (home / f"here-{os.getpid()}").touch()
         except OSError as error:
             raise _shut(directory) from error
+        threading.Thread(target=meanwhile, name="meanwhile", daemon=True).start()
         try:
             poll = select.poll()
             poll.register(pipe, select.POLLHUP)

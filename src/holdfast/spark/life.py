@@ -93,6 +93,11 @@ class Engine(Protocol):
     def role(self, stage: Asset, stopping: threading.Event, say: Say) -> ChildRole: ...
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread: ...
 
+    def practise(self, told: Callable[[], bool]) -> None:
+        """A stage that stands by has nothing to do: make this process faster at what a take-over needs. Ends early
+        when somebody is `told` to do something else."""
+        ...
+
     def ask(self) -> None:
         """Returns if it answers; an error if it is gone."""
         ...
@@ -227,6 +232,7 @@ class StageLife:
             if self.epoch == WARM:
                 self.say("session", seconds=self._passed_s())
                 self._warm_up(role, turn)
+                engine.thread(lambda: engine.practise(self.is_told), f"practise-{self.stage}").start()
                 self._told.wait()
             if self.told_to_stop:
                 return STOPPED

@@ -24,6 +24,11 @@ from holdfast.spark.launcher import launcher
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: What the JVM's second compiler is left for: code that handles rows (`jit = "full"`). What plans queries runs for a
+#: moment in every batch; compiling that well took a quarter of the CPU of a driver's first minute.
+_COMPILER = Path(__file__).with_name("compiler.json")
+#: The first compiler only (`jit = "quick"`).
+_QUICK = "-XX:TieredStopAtLevel=1"
 _FILES = "spark.submit.pyFiles"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -69,6 +74,16 @@ DEFAULTS: dict[str, str] = {
 }
 
 
+def compiler_options(quick: bool) -> str:
+    """What the JVM of stages is told about compiling. (It answers on stdout, which is a log there.)"""
+    if quick:
+        return _QUICK
+    path = str(_COMPILER)
+    if not _COMPILER.is_file() or " " in path:  # in a zip; and a JVM splits its options at blanks
+        return ""
+    return f"-XX:+UnlockDiagnosticVMOptions -XX:CompilerDirectivesFile={path}"
+
+
 def package_root() -> Path:
     """The directory that holds the package `holdfast`."""
     return Path(__file__).resolve().parents[2]
@@ -110,8 +125,14 @@ def for_stages(master: str, stages: int) -> tuple[str, dict[str, str]]:
     return master, settings
 
 
-def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = None, stages: int = 1) -> SparkSession:
-    """A session for some stages. What the user set wins over `DEFAULTS`."""
+def session(
+    name: str,
+    master: str = "local[*]",
+    conf: dict[str, str] | None = None,
+    stages: int = 0,
+    quick: bool = False,
+) -> SparkSession:
+    """A session for some stages, or for something else (0). What the user set wins over `DEFAULTS`."""
     find_java()
     named = os.environ.get("PYSPARK_PYTHON", "")
     os.environ["PYSPARK_PYTHON"] = launcher(named) if master.startswith("local") else named or sys.executable
@@ -126,7 +147,8 @@ def session(name: str, master: str = "local[*]", conf: dict[str, str] | None = N
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
     ours = DEFAULTS | shared | (_LOCAL if master.startswith("local") else {})
     ours |= _LOOPBACK if is_here(master) else {}
-    ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {java_options()}".strip()
+    options = [ours["spark.driver.extraJavaOptions"], compiler_options(quick) if stages else "", java_options()]
+    ours["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
     if "spark.driver.memory" in (conf or {}):
         del ours["spark.driver.maxResultSize"]  # it was chosen for our heap: with another, Spark's own
     settings = {**ours, **(conf or {})}

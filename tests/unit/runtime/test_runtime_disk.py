@@ -168,7 +168,7 @@ def test_a_journal_that_cannot_be_compacted_leaks_nothing_and_goes_on(tmp_path: 
     before = len(os.listdir("/proc/self/fd"))
     for life in range(1, 80):
         journal.write([("life", life)])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what other tests left may be closed meanwhile
     assert not (tmp_path / "journal.new").exists()
     assert 1 <= len(told) < 20  # not at every write
     monkeypatch.undo()

@@ -105,6 +105,9 @@ class StandInEngine:
         self.roles.setdefault(stage, []).append(made)
         return made
 
+    def practise(self, told: Callable[[], bool]) -> None:
+        pass
+
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         return threading.Thread(target=target, name=name, daemon=True)
 

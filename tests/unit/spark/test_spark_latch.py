@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.spark.latch import Latch, wait_at
 
-READER = "import sys; from holdfast.spark.latch import wait_at; print(wait_at(sys.argv[1]))"
+READER = "import sys; from holdfast.spark.latch import wait_at; print(wait_at(sys.argv[1], lambda: None))"
 DRIVER = "import sys; from holdfast.spark.latch import Latch; print(Latch().directory, flush=True); sys.stdin.read()"
 LIMIT_S = 60.0
 
@@ -49,9 +50,22 @@ def test_every_reader_goes_on_with_the_epoch_when_the_gate_opens():
 def test_who_comes_after_it_was_opened_does_not_wait():
     latch = Latch()
     latch.open(3)
-    assert wait_at(str(latch.directory)) == 3
+    assert wait_at(str(latch.directory), lambda: None) == 3
     latch.close()
     assert not latch.directory.exists()
+
+
+def test_who_waits_does_something_meanwhile_and_who_need_not_wait_does_not():
+    latch = Latch()
+    done: list[str] = []
+    waiting = threading.Thread(target=lambda: wait_at(str(latch.directory), lambda: done.append("waited")))
+    waiting.start()
+    wait_for(lambda: bool(done))
+    latch.open(4)
+    waiting.join(LIMIT_S)
+    assert wait_at(str(latch.directory), lambda: done.append("did not wait")) == 4
+    assert done == ["waited"]
+    latch.close()
 
 
 def test_a_gate_that_is_closed_lets_nobody_through():
@@ -61,7 +75,7 @@ def test_a_gate_that_is_closed_lets_nobody_through():
     latch.close()
     assert "is not needed any more" in reader.communicate(timeout=LIMIT_S)[1]
     with pytest.raises(HoldfastError, match="is not needed any more"):
-        wait_at(str(latch.directory))
+        wait_at(str(latch.directory), lambda: None)
 
 
 def test_a_reader_does_not_outlive_a_driver_that_was_killed():

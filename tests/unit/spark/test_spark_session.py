@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from holdfast.spark.session import for_stages, is_here
+from holdfast.jvm import find_java
+from holdfast.runtime.config import NodeConfig
+from holdfast.spark import session as module
+from holdfast.spark.session import compiler_options, for_stages, is_here
 
 
 @pytest.mark.parametrize(
@@ -32,3 +39,28 @@ def test_a_process_of_many_stages_has_memory_and_slots_for_each():
     master, settings = for_stages("local[2]", 2)  # as the user wants it
     assert master == "local[2]"
     assert set(settings) == {"spark.scheduler.mode"}
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_java_takes_what_it_is_told_about_compiling(quick):
+    options = compiler_options(quick).split()
+    assert options
+    ran = subprocess.run([str(Path(find_java()) / "bin" / "java"), *options, "-version"], capture_output=True, text=True, check=True)
+    assert quick or "2 compiler directives added" in ran.stdout
+
+
+def test_options_with_a_blank_are_left_out(monkeypatch, tmp_path):
+    """A JVM would take the second half for an option of its own, and not start."""
+    file = tmp_path / "a b" / "compiler.json"
+    file.parent.mkdir()
+    file.write_text("[]")
+    monkeypatch.setattr(module, "_COMPILER", file)
+    assert compiler_options(quick=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("cores", "jit", "quick"), [(2, "auto", True), (4, "auto", False), (2, "full", False), (64, "quick", True)]
+)
+def test_where_cores_are_few_jvms_compile_little(monkeypatch, cores, jit, quick):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert NodeConfig(name="n0", dir="d", endpoints={}, jit=jit).compiles_quickly == quick
