@@ -45,7 +45,9 @@ def test_a_process_of_many_stages_has_memory_and_slots_for_each():
 def test_java_takes_what_it_is_told_about_compiling(quick):
     options = compiler_options(quick).split()
     assert options
-    ran = subprocess.run([str(Path(find_java()) / "bin" / "java"), *options, "-version"], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [str(Path(find_java()) / "bin" / "java"), *options, "-version"], capture_output=True, text=True, check=True
+    )
     assert quick or "2 compiler directives added" in ran.stdout
 
 
