@@ -16,6 +16,7 @@ from holdfast.sim.swarm import (
     fragile,
     heavy,
     lasting_cut,
+    paired,
     poisoned,
     rough,
     skewed,
@@ -67,6 +68,8 @@ CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants
 STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
 #: Bugs in links that are cut: looked for where one stays cut, and output must go on.
 LINKS = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_links"}
+#: Bugs in the voice of the store: looked for in clusters of two.
+PAIRED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_witness"}
 #: Bugs in stand-ins: looked for where nodes are late, of every kind of operator.
 STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_stand_ins"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
@@ -99,6 +102,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
+            setup = paired(seed) if name in PAIRED else setup
             if name in STANDING_IN:
                 setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
             outcome = Simulation(setup).run()

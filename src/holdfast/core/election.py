@@ -6,7 +6,7 @@ least as new as its voter's; a record is decided when a majority of *its* member
 coordinator that proposed it; a new coordinator first decides a record of its own term. Members change by one at a
 time, so that the majorities of two consecutive records always share a node. Removing a dead member is what lets a
 cluster of four lose two, one after the other. With two members nothing can be decided without both: there is no
-automatic fail-over then, and `can_remove` says so.
+automatic fail-over then, and `can_remove` says so; unless a store has a voice, too (`core/witness.py`).
 
 This machine decides who may change the record, never what to change: that is `core/placement.py`.
 """
@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from holdfast.core.ready import Ready
+from holdfast.core.ready import AskWitness, Ready, WitnessAnswer
+from holdfast.core.witness import WITNESS, Witness
 from holdfast.model import notes
 from holdfast.model.config import Config
 from holdfast.model.found import record_entry, vote_entry
@@ -53,7 +54,7 @@ TRANSITIONS: dict[tuple[Standing, Trigger], Standing] = {
 class Election:
     __slots__ = (
         "accepted", "appended", "commit", "config", "contacts", "coordinator", "decided", "elected_ns", "heard_ns",
-        "name", "patience_ns", "seen", "sent_ns", "standing", "term", "voted_for", "votes",
+        "name", "patience_ns", "seen", "sent_ns", "standing", "term", "voted_for", "votes", "witness",
     )  # fmt: skip
 
     def __init__(self, name: Name, config: Config, term: int, voted_for: Name | None, accepted: Record) -> None:
@@ -80,6 +81,8 @@ class Election:
         #: When this node last became coordinator: what it heard of others before says little.
         self.elected_ns = 0
         self.patience_ns = config.election_ns
+        #: The store, where it has a voice.
+        self.witness: Witness | None = None
 
     # --- standing
 
@@ -124,18 +127,56 @@ class Election:
     def can_remove(self, name: Name, now_ns: int) -> bool:
         """Would those the coordinator hears decide a record without this member, and could they decide one with it?
 
-        A member must not be voted out by a cluster that then has no majority left: with two members it never is.
+        A member must not be voted out by a cluster that then has no majority left: with two members it never is, unless
+        the store has a voice and has just answered.
         """
         limit_ns = self.config.misses_max * self.config.heartbeat_ns
-        members = self.accepted.members
-        living = sum(1 for other in members if other != name and self.silence_ns(other, now_ns) <= limit_ns)
-        return living >= self.accepted.majority and living >= (len(members) - 1) // 2 + 1
+        voters = self._voters(self.accepted)
+        living = sum(1 for other in voters if other != name and self.silence_ns(other, now_ns) <= limit_ns)
+        return living >= _majority(voters) and living >= (len(voters) - 1) // 2 + 1
+
+    def _voters(self, record: Record) -> list[Name]:
+        return [*record.members, WITNESS] if self.witness is not None else list(record.members)
+
+    def _have_majority(self, names: dict[Name, None]) -> bool:
+        voters = self._voters(self.accepted)
+        return sum(1 for name in names if name in voters) >= _majority(voters)
+
+    def hears_majority(self, now_ns: int) -> bool:
+        limit_ns = self.config.misses_max * self.config.heartbeat_ns
+        return self._have_majority(
+            {name: None for name in self._voters(self.accepted) if self.silence_ns(name, now_ns) <= limit_ns}
+        )
+
+    def wake_witness(self, now_ns: int, ready: Ready) -> None:
+        """A member may be gone: does the store answer?"""
+        witness = self.witness
+        if witness is not None and self.standing is Standing.COORDINATOR and not witness.is_asked(now_ns):
+            witness.ask(self.term, self.accepted, now_ns, ready)
+
+    def on_witness(self, asked: AskWitness, said: WitnessAnswer, now_ns: int, ready: Ready) -> None:
+        self.contacts[WITNESS] = now_ns
+        self._saw_term(said.term, ready)
+        if not said.granted or asked.term != self.term:
+            return
+        if asked.record is not None:
+            if self.standing is Standing.COORDINATOR and asked.record.rank == self.accepted.rank:
+                self.appended[WITNESS] = None
+                self._count_appended(ready)
+        elif self.standing is Standing.CANDIDATE:
+            if said.record.rank > self.accepted.rank:  # only the store has it: the other node is gone
+                self.accepted = said.record
+                ready.persist.append(record_entry(said.record))
+            self.votes[WITNESS] = None
+            self._count_votes(now_ns, ready)  # by that record: whoever is out by it has no voice of its own
 
     def on_tick(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
         if self.standing is Standing.COORDINATOR:
             hurry = self.commit < self.accepted.version
             if now_ns - self.sent_ns >= (self.config.retry_ns if hurry else self.config.beat_ns):
                 self._beat(now_ns, ready)
+                if hurry:
+                    self.wake_witness(now_ns, ready)
         elif self.is_member() and now_ns - self.heard_ns >= self.patience_ns:
             self.campaign(now_ns, jitter_ns, ready)
 
@@ -162,6 +203,8 @@ class Election:
         ready.notes.append(notes.Campaign(self.name, self.term))
         for peer in self._peers():
             ready.send.append((peer, RequestVote(term=self.term, record_rank=self.accepted.rank)))
+        if self.witness is not None:
+            self.witness.ask(self.term, None, now_ns, ready)
         self._count_votes(now_ns, ready)
 
     def _peers(self) -> list[Name]:
@@ -189,7 +232,7 @@ class Election:
             self._count_votes(now_ns, ready)
 
     def _count_votes(self, now_ns: int, ready: Ready) -> None:
-        if sum(1 for name in self.votes if name in self.accepted.members) < self.accepted.majority:
+        if not self._have_majority(self.votes):
             return
         self._turn(Trigger.MAJORITY)
         self.coordinator = self.name
@@ -224,11 +267,12 @@ class Election:
         for peer in sorted({*before.members, *record.members}):
             if peer != self.name:
                 ready.send.append((peer, message))
+        if self.witness is not None:
+            self.witness.ask(self.term, record, now_ns, ready)
         self._count_appended(ready)
 
     def _count_appended(self, ready: Ready) -> None:
-        have = sum(1 for name in self.appended if name in self.accepted.members)
-        if self.commit < self.accepted.version and have >= self.accepted.majority:
+        if self.commit < self.accepted.version and self._have_majority(self.appended):
             self._decide(self.accepted, ready)
             beat = Beat(term=self.term, version=self.commit, commit=self.commit)
             ready.send.extend((peer, beat) for peer in self._peers())
@@ -309,3 +353,7 @@ class Election:
         self._saw_term(record.term, ready)  # a campaign of a lower term could only propose what is older
         self._decide(record, ready)
         return True
+
+
+def _majority(voters: list[Name]) -> int:
+    return len(voters) // 2 + 1

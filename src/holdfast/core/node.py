@@ -40,6 +40,7 @@ from holdfast.core.ready import (
 from holdfast.core.standbys import Standbys
 from holdfast.core.suspicions import Suspicions
 from holdfast.core.tasks import Task, scheduler_of
+from holdfast.core.witness import Witness, has_witness
 from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
 from holdfast.model import notes
@@ -103,6 +104,8 @@ class Node:
         self.unprotected_since_ns = 0
         self.told: dict[m.Message, int] = {}  # when each report was last sent
         self.election = Election(name, config, found.vote.term, found.vote.voted_for, found.record)
+        if has_witness(topology, peers):
+            self.election.witness = Witness(name, self.host.tickets, self.election, config.election_ns // 2)
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.suspicions = Suspicions(name, self.election, config)

@@ -30,6 +30,7 @@ from holdfast.model.messages import Message
 from holdfast.model.notes import Note
 from holdfast.model.parts import CheckpointHead, CommitRecord, LoggedBatch
 from holdfast.model.reasons import HandOverReason
+from holdfast.model.record import NO_RECORD, Record
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):
@@ -171,8 +172,32 @@ class LoadBatches(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
+class WitnessState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store has voted for and accepted (`core/witness.py`)."""
+
+    term: int = 0
+    voted_for: Name | None = None
+    record: Record = NO_RECORD
+
+
+class WitnessAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    term: int
+    granted: bool
+    record: Record
+
+
+class AskWitness(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the store for its vote in this term, or (with a record) to accept that: read its state, put what follows from
+    it (`core/witness.py`) in its place by compare-and-set, and feed `Done` with what it says."""
+
+    ticket: int
+    name: Name
+    term: int
+    record: Record | None = None
+
+
 #: What a node asks of the stable store.
-StoreEffect = PutCheckpoint | LoadCheckpoint | LoadBatches
+StoreEffect = PutCheckpoint | LoadCheckpoint | LoadBatches | AskWitness
 Effect = (
     StartStage
     | StopStage
@@ -203,6 +228,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     image: object = None
     #: Of batches that were loaded.
     batches: tuple[LoggedBatch, ...] = ()
+    witness: WitnessAnswer | None = None
 
 
 class ChildDied(msgspec.Struct, frozen=True, array_like=True):

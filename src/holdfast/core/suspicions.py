@@ -41,6 +41,7 @@ class Suspicions:
                 ready.notes.append(notes.Dismissed(self.name, name, life))
             elif not self.election.can_remove(name, now_ns):
                 waiting[name] = life
+                self.election.wake_witness(now_ns, ready)
                 self._note_once(notes.NoQuorum, name, ready)
             elif self._holds_the_last_copy(name, now_ns):
                 waiting[name] = life

@@ -10,7 +10,17 @@ from random import Random
 
 import msgspec
 
-from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, LogBatch, PutCheckpoint, StoreEffect
+from holdfast.core.ready import (
+    AskWitness,
+    Done,
+    LoadBatches,
+    LoadCheckpoint,
+    LogBatch,
+    PutCheckpoint,
+    StoreEffect,
+    WitnessState,
+)
+from holdfast.core.witness import answer
 from holdfast.model.block import digest_of
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.parts import CheckpointHead, HeldBatch, LoggedBatch
@@ -31,7 +41,7 @@ class StoredState(msgspec.Struct, frozen=True):
 
 
 class SimStore:
-    __slots__ = ("claims", "full", "log", "newest", "silent")
+    __slots__ = ("claims", "full", "log", "newest", "silent", "witness")
 
     def __init__(self) -> None:
         #: Which epoch has claimed each shard; and its checkpoint that has consumed most.
@@ -39,6 +49,8 @@ class SimStore:
         self.newest: dict[Asset, StoredState] = {}
         #: Every try of every batch, by edge.
         self.log: dict[Edge, dict[tuple[int, int, int], LoggedBatch]] = {}
+        #: What it has voted for and accepted.
+        self.witness = WitnessState()
         #: It takes nothing; it does not answer.
         self.full = False
         self.silent = False
@@ -54,6 +66,9 @@ class SimStore:
             return Done(ticket=ticket, ok=True, batches=found)
         if self.full:
             return Done(ticket=ticket, ok=False, why="No space left in the store.")
+        if isinstance(effect, AskWitness):
+            self.witness, said = answer(self.witness, effect)
+            return Done(ticket=ticket, ok=True, witness=said)
         if isinstance(effect, LogBatch):
             for edge, rows in effect.parts.items():
                 held = HeldBatch(effect.batch, effect.epoch, effect.attempt, rows, digest_of(rows))

@@ -207,6 +207,11 @@ def stored(setup: Setup) -> Setup:
     )
 
 
+def paired(seed: int) -> Setup:
+    """Two nodes and a store, which has a voice: each may be lost, cut off or late, and the store too."""
+    return replace(stored(swarm_setup(seed, nodes=2)), spares=0)
+
+
 def fragile(setup: Setup) -> Setup:
     """The same schedule with operators that nobody backs up, so that a crash leaves a gap."""
     rng = Random(f"unprotected {setup.seed}")

@@ -16,6 +16,7 @@ from holdfast.core.node import Node
 from holdfast.core.ready import (
     AGAIN,
     TICK,
+    AskWitness,
     Done,
     DropSpill,
     Effect,
@@ -389,7 +390,7 @@ class World:
                 process.spill.drop(effect)
             elif isinstance(effect, SetAside):
                 self._set_aside(process, effect)
-            elif isinstance(effect, PutCheckpoint | LoadCheckpoint | LogBatch | LoadBatches):
+            elif isinstance(effect, PutCheckpoint | LoadCheckpoint | LogBatch | LoadBatches | AskWitness):
                 self._ask_store(process, effect)
             else:
                 self.on_effect(process, effect)

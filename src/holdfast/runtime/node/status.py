@@ -116,7 +116,7 @@ def unheard(node: Node, now_ns: int) -> list[Name]:
     silent = [name for name in sorted(node.record.members) if election.silence_ns(name, now_ns) > limit_ns]
     if election.standing is not Standing.COORDINATOR:
         return [] if election.hears(now_ns) or not node.record.version else [n for n in silent if n != node.name]
-    return silent if len(node.record.members) - len(silent) < node.record.majority else []
+    return [] if election.hears_majority(now_ns) else silent
 
 
 def unheard_text(node: Node, silent: list[Name]) -> str:

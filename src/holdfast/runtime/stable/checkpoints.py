@@ -1,9 +1,10 @@
 """Checkpoints of a node's shards, written and read beside the loop: effects go in, `Done` comes out.
 
 The core decides when, and whose (`core/protect/paged.py`, `core/restores.py`); what makes a checkpoint count is decided
-in the store, by compare-and-set of a shard's head (`checkpoint/tenure.py`). Here are three threads. One writes, one
+in the store, by compare-and-set of a shard's head (`checkpoint/tenure.py`). Here are four threads. One writes, one
 shard at a time, so that a node's checkpoints do not compete with each other. One reads, since whoever waits for a state
-or for rows must not wait behind a write. One keeps the placement record there, for when all journals are lost.
+or for rows must not wait behind a write. One keeps the placement record there, for when all journals are lost. One asks
+for the store's voice, where it has one: a take-over waits for that.
 
 A tenure is claimed by the first effect of an epoch. A copy that has taken over does not know what the store has: if a
 checkpoint there has consumed more than the one at hand, that one counts and this one is not written.
@@ -26,7 +27,7 @@ from holdfast.checkpoint.restore import RestoredState, RestoreTimes, restore
 from holdfast.checkpoint.tenure import Tenure
 from holdfast.checkpoint.write import PagedJob, fit_of
 from holdfast.core.node import Node
-from holdfast.core.ready import Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
+from holdfast.core.ready import AskWitness, Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
 from holdfast.errors import HoldfastError, StateError
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Edge, Name, Seat, operator_of
@@ -39,6 +40,7 @@ from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
 from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.door import StoreDoor
 from holdfast.runtime.stable.peace import ANSWER_S, PeaceDesk, PeaceWriter, differ, load_model
+from holdfast.runtime.stable.witness import ask_witness
 from holdfast.state.pages import Snapshot
 from holdfast.store.url import can_place, is_folder
 
@@ -95,6 +97,7 @@ class CheckpointStore:
         self._puts: dict[Asset, PutCheckpoint] = {}
         self._loads: dict[Asset | Edge, LoadCheckpoint | LoadBatches] = {}
         self._records: dict[str, Record] = {}
+        self._votes: dict[str, AskWitness] = {}
         self._wanted = threading.Condition()
         self._closed = False
         self._lock = threading.Lock()
@@ -110,7 +113,7 @@ class CheckpointStore:
         #: For status and metrics: how many were written, and bytes of them.
         self.written = 0
         self.bytes_written = 0
-        for work in (self._work_puts, self._work_loads, self._work_records):
+        for work in (self._work_puts, self._work_loads, self._work_records, self._work_votes):
             threading.Thread(target=work, name="checkpoints", daemon=True).start()
 
     def want(self, effect: StoreEffect) -> None:
@@ -118,6 +121,8 @@ class CheckpointStore:
             if isinstance(effect, PutCheckpoint):
                 _let_go(self._puts.pop(effect.shard, None))  # nobody waits for it any more
                 self._puts[effect.shard] = effect
+            elif isinstance(effect, AskWitness):
+                self._votes["latest"] = effect
             else:
                 self._loads[effect.shard if isinstance(effect, LoadCheckpoint) else effect.edge] = effect
             self._wanted.notify_all()
@@ -165,6 +170,14 @@ class CheckpointStore:
                 self._answer(batches.ended(effect.ticket, lambda effect=effect: self._load(effect)))
             else:
                 self._answer(batches.ended(effect.ticket, lambda effect=effect: self._load_batches(effect)))
+
+    def _work_votes(self) -> None:
+        while (effect := self._next(self._votes)) is not None:
+            self._answer(batches.ended(effect.ticket, lambda effect=effect: self._ask_witness(effect)))
+
+    def _ask_witness(self, asked: AskWitness) -> Done:
+        said = self._door.service("vote").run(ask_witness(self._plan.query, asked))
+        return Done(ticket=asked.ticket, ok=True, witness=said)
 
     def _work_records(self) -> None:
         while (record := self._next(self._records)) is not None:
