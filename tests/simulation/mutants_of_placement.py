@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from mutants import Patch, mutant
 
-from holdfast.core import host, placement
+from holdfast.core import election, host, placement
 from holdfast.core.election import Election
 from holdfast.core.node import Node
 from holdfast.model.messages import Joined
-from holdfast.model.record import Record
 from holdfast.sim.world import World
 
 
 @mutant
 def promotion_without_a_majority() -> list[Patch]:
-    return [(Record, "majority", property(lambda self: 1))]
+    return [(election, "_majority", lambda voters: 1)]
 
 
 @mutant
