@@ -1,4 +1,4 @@
-"""Two nodes and a store that has a voice: either of them may die, and the other one goes on by itself."""
+"""Two nodes and a store that votes: either of them may die, and the other one goes on by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     """With rows at the sink already."""
     store = tmp_path / "store"
     store.mkdir()
-    plan = layered_plan()  # the drivers of these tests keep nothing in a store: it has its voice, and nothing else
+    plan = layered_plan()  # the drivers of these tests keep nothing in a store: it votes, and keeps nothing else
     operators = tuple(msgspec.structs.replace(operator, checkpoint="none") for operator in plan.operators)
     plan = msgspec.structs.replace(plan, operators=operators)
     made = Nodes(tmp_path / "run", plan, 2, settings={"store": f"file://{store}"})
@@ -78,7 +78,7 @@ def test_without_its_store_the_one_that_is_left_waits_and_says_so(nodes: Nodes, 
     store.rename(away)
     store.write_text("not a folder")
     nodes.kill(first)
-    time.sleep(3)
+    nodes.until("it to say so", lambda: any(event["event"] == "no-quorum" for event in nodes.events(other)))
     assert sorted(nodes.status(other)["members"]) == sorted(nodes.names)
     store.unlink()
     away.rename(store)

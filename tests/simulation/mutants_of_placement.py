@@ -13,7 +13,7 @@ from holdfast.sim.world import World
 
 @mutant
 def promotion_without_a_majority() -> list[Patch]:
-    return [(election, "_majority", lambda voters: 1)]
+    return [(election, "majority", lambda voters: 1)]
 
 
 @mutant

@@ -1,4 +1,4 @@
-"""Planted bugs in the voice of the store: looked for in clusters of two, where it counts."""
+"""Planted bugs in the vote of the store: looked for in clusters of two, where it counts."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants
 STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
 #: Bugs in links that are cut: looked for where one stays cut, and output must go on.
 LINKS = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_links"}
-#: Bugs in the voice of the store: looked for in clusters of two.
+#: Bugs in the vote of the store: looked for in clusters of two.
 PAIRED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_witness"}
 #: Bugs in stand-ins: looked for where nodes are late, of every kind of operator.
 STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_stand_ins"}

@@ -1,4 +1,4 @@
-"""Two nodes and a store with a voice: whatever happens to the three of them, no row is lost or doubled."""
+"""Two nodes and a store that votes: whatever happens to the three of them, no row is lost or doubled."""
 
 from __future__ import annotations
 

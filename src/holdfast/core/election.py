@@ -6,7 +6,7 @@ least as new as its voter's; a record is decided when a majority of *its* member
 coordinator that proposed it; a new coordinator first decides a record of its own term. Members change by one at a
 time, so that the majorities of two consecutive records always share a node. Removing a dead member is what lets a
 cluster of four lose two, one after the other. With two members nothing can be decided without both: there is no
-automatic fail-over then, and `can_remove` says so; unless a store has a voice, too (`core/witness.py`).
+automatic fail-over then, and `can_remove` says so; unless a store votes, too (`core/witness.py`).
 
 This machine decides who may change the record, never what to change: that is `core/placement.py`.
 """
@@ -22,7 +22,7 @@ from holdfast.model.config import Config
 from holdfast.model.found import record_entry, vote_entry
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.model.messages import Append, Appended, Beat, Pull, Push, RequestVote, Vote
-from holdfast.model.record import NO_RECORD, Record
+from holdfast.model.record import NO_RECORD, Record, majority
 
 
 class Standing(Enum):
@@ -81,7 +81,7 @@ class Election:
         #: When this node last became coordinator: what it heard of others before says little.
         self.elected_ns = 0
         self.patience_ns = config.election_ns
-        #: The store, where it has a voice.
+        #: The store, where it votes.
         self.witness: Witness | None = None
 
     # --- standing
@@ -128,19 +128,19 @@ class Election:
         """Would those the coordinator hears decide a record without this member, and could they decide one with it?
 
         A member must not be voted out by a cluster that then has no majority left: with two members it never is, unless
-        the store has a voice and has just answered.
+        the store votes and has just answered.
         """
         limit_ns = self.config.misses_max * self.config.heartbeat_ns
         voters = self._voters(self.accepted)
         living = sum(1 for other in voters if other != name and self.silence_ns(other, now_ns) <= limit_ns)
-        return living >= _majority(voters) and living >= (len(voters) - 1) // 2 + 1
+        return living >= majority(len(voters)) and living >= (len(voters) - 1) // 2 + 1
 
     def _voters(self, record: Record) -> list[Name]:
         return [*record.members, WITNESS] if self.witness is not None else list(record.members)
 
     def _have_majority(self, names: dict[Name, None]) -> bool:
         voters = self._voters(self.accepted)
-        return sum(1 for name in names if name in voters) >= _majority(voters)
+        return sum(1 for name in names if name in voters) >= majority(len(voters))
 
     def hears_majority(self, now_ns: int) -> bool:
         limit_ns = self.config.misses_max * self.config.heartbeat_ns
@@ -168,7 +168,7 @@ class Election:
                 self.accepted = said.record
                 ready.persist.append(record_entry(said.record))
             self.votes[WITNESS] = None
-            self._count_votes(now_ns, ready)  # by that record: whoever is out by it has no voice of its own
+            self._count_votes(now_ns, ready)  # by that record: whoever is out by it has no vote of its own
 
     def on_tick(self, now_ns: int, jitter_ns: int, ready: Ready) -> None:
         if self.standing is Standing.COORDINATOR:
@@ -353,7 +353,3 @@ class Election:
         self._saw_term(record.term, ready)  # a campaign of a lower term could only propose what is older
         self._decide(record, ready)
         return True
-
-
-def _majority(voters: list[Name]) -> int:
-    return len(voters) // 2 + 1

@@ -1,4 +1,4 @@
-"""A third voice for a cluster of two: a small object in the store that votes and accepts as a node does.
+"""A third vote for a cluster of two: a small object in the store that votes and accepts as a node does.
 
 Two nodes have no majority without each other. If they have a store, it counts as a member that never leads: what it has
 voted for and accepted is in one object, and whoever asks it does its thinking (`answer`), reads the object, and puts

@@ -99,12 +99,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return [asset for asset in open_places if self.wants_backup(asset)]
 
     @property
-    def majority(self) -> int:
-        return len(self.members) // 2 + 1
-
-    @property
     def rank(self) -> tuple[int, int]:
         return (self.term, self.version)
+
+
+def majority(voters: int) -> int:
+    return voters // 2 + 1
 
 
 NO_RECORD = Record(version=0, term=0, members={}, places={})

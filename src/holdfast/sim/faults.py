@@ -18,7 +18,7 @@ from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, i
 from holdfast.model.messages import CheckpointWanted, Drain, Message, SetProtection, SkipWanted
 from holdfast.model.notes import Failed, Note, all_notes
 from holdfast.model.protection import MODES, OnFailure
-from holdfast.model.record import NO_RECORD
+from holdfast.model.record import NO_RECORD, majority
 from holdfast.sim.operators import Poison
 from holdfast.sim.sink import SinkQuery
 from holdfast.sim.spark import SourceQuery, address_of
@@ -152,9 +152,8 @@ class Injector:
         nodes = [node for node in map(world.node, world.names) if node is not None]
         record = max((node.record for node in nodes), key=lambda r: r.version)
         living = [n for n in record.members if n != name and self._is_well(n)]
-        if not has_witness(world.topology, world.names) and (len(living) < record.majority or len(living) < 2):
-            return False
-        if not living:
+        store = has_witness(world.topology, world.names)
+        if len(living) + store < majority(len(record.members) + store) or len(living) < 2 - store:
             return False
         for asset, place in record.places.items():
             if asset in world.topology.stage or place.primary is None:

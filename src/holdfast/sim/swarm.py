@@ -208,7 +208,7 @@ def stored(setup: Setup) -> Setup:
 
 
 def paired(seed: int) -> Setup:
-    """Two nodes and a store, which has a voice: each may be lost, cut off or late, and the store too."""
+    """Two nodes and a store that votes: each may be lost, cut off or late, and the store too."""
     return replace(stored(swarm_setup(seed, nodes=2)), spares=0)
 
 

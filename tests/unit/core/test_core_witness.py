@@ -1,4 +1,4 @@
-"""The voice of a store in a cluster of two: it votes once a term, keeps the newest record, and never leads."""
+"""The vote of a store in a cluster of two: it votes once a term, keeps the newest record, and never leads."""
 
 from __future__ import annotations
 

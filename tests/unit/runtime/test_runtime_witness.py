@@ -1,4 +1,4 @@
-"""How the store's voice is kept: one small object, compared and set."""
+"""How the store's vote is kept: one small object, compared and set."""
 
 from __future__ import annotations
 

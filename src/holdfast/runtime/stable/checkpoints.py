@@ -4,7 +4,7 @@ The core decides when, and whose (`core/protect/paged.py`, `core/restores.py`); 
 in the store, by compare-and-set of a shard's head (`checkpoint/tenure.py`). Here are four threads. One writes, one
 shard at a time, so that a node's checkpoints do not compete with each other. One reads, since whoever waits for a state
 or for rows must not wait behind a write. One keeps the placement record there, for when all journals are lost. One asks
-for the store's voice, where it has one: a take-over waits for that.
+for the store's vote, where it has one: a take-over waits for that.
 
 A tenure is claimed by the first effect of an epoch. A copy that has taken over does not know what the store has: if a
 checkpoint there has consumed more than the one at hand, that one counts and this one is not written.

@@ -1,4 +1,4 @@
-"""The voice of a store in a cluster of two: `run/witness/<deployment>`, a small object that is compared and set.
+"""The vote of a store in a cluster of two: `run/witness/<deployment>`, a small object that is compared and set.
 
 What it says is decided in `core/witness.py`; here is only how its state is read and replaced. Asking twice is as good
 as asking once, so a change of which nobody knows whether it was done is simply asked for again.
