@@ -25,7 +25,7 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at the end (about five minutes)
 	$(BIN)/holdfast demo
 
-test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (about 30 minutes)
+test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (about 40 minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 8 -m 'not cluster and not long'
 	$(BIN)/python -m pytest --durations 8 -m 'cluster and not long'
 

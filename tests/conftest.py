@@ -23,6 +23,7 @@ def pytest_configure(config):
 
 #: Files whose tests start whole clusters, most with several JVMs: side by side they would only wait for each other.
 CLUSTERS = (
+    "test_arrow_sinks",
     "test_attacked_run",
     "test_cli_nodes",
     "test_core_conformance",
@@ -38,6 +39,7 @@ CLUSTERS = (
     "test_nodes",
     "test_racing_starts",
     "test_resources",
+    "test_restarts",
     "test_signals",
     "test_skips",
     "test_spark_bad_input",
@@ -58,6 +60,7 @@ CLUSTERS = (
     "test_stand_ins",
     "test_store_on_hdfs",
     "test_strangers",
+    "test_twins",
 )
 
 

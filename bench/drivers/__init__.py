@@ -6,8 +6,9 @@ three arms, one after the other in one run: `shared` (standbys in the node's one
 of its own, in a worktree that is made for it (or in the one that HOLDFAST_BEFORE names). HOLDFAST_STAGES="4" and
 HOLDFAST_ARMS="shared before" choose.
 
-An idle minute begins ten seconds after the last row. Seconds are counted from the moment at which the nodes are
-started; planning, and compiling kernels once per machine, come before that.
+An idle minute begins when the CPU use after the last row has come down (JVMs of standbys practise for a while). Seconds
+are counted from the moment at which the nodes are started; planning, and compiling kernels once per machine, come
+before that.
 """
 
 from __future__ import annotations

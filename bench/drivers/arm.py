@@ -8,6 +8,7 @@ Prints what it found as JSON, in its last line. It uses only what the trees that
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -18,14 +19,19 @@ from typing import Any
 
 import psutil
 
-from holdfast.cli.start import LocalRun, RunOptions, start_run
 from holdfast.cli.watch import cluster_status
 from holdfast.errors import HoldfastError
 
+try:
+    from holdfast.cli.start import LocalRun, RunOptions, start_run
+except ModuleNotFoundError:  # the tree of before had it elsewhere
+    from holdfast.cli.run import LocalRun, RunOptions, start_run  # type: ignore[no-redef]
+
 QUERY = Path(__file__).with_name("query.py")
 FIRST_LIMIT_S = 300.0
-#: So long after the pause began, what was under way is through.
-SETTLE_S = 10.0
+#: JVMs of standbys practise for a minute or two after they are warm: the idle minute begins when two spans of this
+#: length take about the same CPU, or after the limit.
+SETTLE_S, SETTLE_LIMIT_S, SETTLED = 10.0, 180.0, 0.8
 LOOK_S = 0.5
 #: Batches before that do not count: a JVM compiles what it runs for a while.
 WARM_ARRIVALS = 100
@@ -125,6 +131,18 @@ def start(asked: dict[str, Any], options: dict[str, Any], told: dict[str, float]
     return start_run(QUERY, run, started_at(told))
 
 
+def _settle(cpu: CpuSum) -> float:
+    """Wait until CPU use has come down; how long that took."""
+    began, used = time.monotonic(), [cpu.look()]
+    while time.monotonic() - began < SETTLE_LIMIT_S:
+        time.sleep(SETTLE_S)
+        used.append(cpu.look())
+        spans = [b - a for a, b in itertools.pairwise(used)]
+        if len(spans) > 2 and spans[-1] >= SETTLED * spans[-2]:
+            break
+    return round(time.monotonic() - began, 1)
+
+
 def costs(asked: dict[str, Any]) -> dict[str, Any]:
     """JVMs, memory, CPU of an idle minute, seconds to the first row and until everything is warm."""
     home, stages = Path(asked["home"]), asked["stages"]
@@ -148,8 +166,8 @@ def costs(asked: dict[str, Any]) -> dict[str, Any]:
             raise RuntimeError(f"no row within {FIRST_LIMIT_S + asked['warm_limit_s']:.0f} s")
         found |= memory()
         (home / "pause").touch()
-        time.sleep(SETTLE_S)
         cpu = CpuSum()
+        found["settled_s"] = _settle(cpu)
         before, began = cpu.look(), time.monotonic()
         time.sleep(asked["idle_s"])
         used, passed = cpu.look() - before, time.monotonic() - began
@@ -166,7 +184,7 @@ def delays(asked: dict[str, Any]) -> dict[str, Any]:
     """Seconds from the end of a window to its arrival at the sink, of every arrival, for a while."""
     home = Path(asked["home"])
     options = options_of(home, asked["stages"], rate=asked["rate"], shards=8) | {"keys": 5_000}
-    options["window"] = "100 milliseconds"
+    options |= {"window": "100 milliseconds", "arrow": asked.get("arrow", False)}
     started = start(asked, options, {})
     pairs = range(asked["stages"] // 2)
     try:

@@ -50,6 +50,19 @@ def arrivals(number: int) -> Callable[[Any, int], None]:
     return sink
 
 
+def arrow_arrivals(number: int) -> Callable[[Any, Any], None]:
+    """The same without Spark: a function that gets Arrow tables."""
+
+    def sink(table: Any, batch: Any) -> None:
+        import pyarrow.compute as pc
+
+        newest = pc.call_function("max", [table["window_end"]]).as_py()
+        with open(os.path.join(options["out"], f"arrivals-{number}.jsonl"), "a") as out:
+            out.write(json.dumps({"at": time.time(), "end": newest.timestamp(), "rows": table.num_rows}) + "\n")
+
+    return sink
+
+
 def is_files(number: int) -> bool:
     return bool(options["mixed"]) and number % 2 == 1
 
@@ -67,6 +80,8 @@ def pair(number: int) -> None:
     if is_files(number):
         path = os.path.join(options["out"], f"files-{number}")
         counts.write(lambda df: df.writeStream.format("parquet").option("path", path), name=f"sink_{number}")
+    elif options.get("arrow"):
+        counts.write_arrow(arrow_arrivals(number), name=f"sink_{number}")
     else:
         counts.write(lambda df: df.writeStream.foreachBatch(arrivals(number)), name=f"sink_{number}")
 

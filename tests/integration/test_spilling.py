@@ -13,6 +13,7 @@ import pytest
 from support.nodes import PATHS, TESTS, Nodes
 from support.plans import layered_plan
 
+from holdfast.runtime.disk.log_reader import LogReader
 from holdfast.runtime.node.process import BROKEN
 
 #: Little memory for output, much disk.
@@ -136,7 +137,7 @@ def test_spill_files_that_are_damaged_end_their_node_and_lose_nothing(make: Make
     run(nodes)
     spill = nodes.dir / "nodes" / "n0" / "spill"
     nodes.until("rows to be spilled", lambda: output(nodes)["spilled"] > 5 * SETTINGS["queue_memory"], 60)
-    for file in spill.iterdir():
+    for file in spill.rglob("*.log"):
         if hurt == "cut":
             os.truncate(file, file.stat().st_size // 2)
         else:
@@ -156,4 +157,27 @@ def test_spill_files_that_vanish_lose_nothing(make: Make):
     shutil.rmtree(spill)
     before = output(nodes)["spilled"]
     nodes.until("more to be spilled", lambda: output(nodes)["spilled"] > 2 * before, 60)
+    end(nodes)
+
+
+def test_the_logs_of_a_node_that_runs_and_of_one_that_was_killed_are_whole(make: Make):
+    nodes = make()
+    run(nodes)
+    log = nodes.dir / "nodes" / "n0" / "spill" / "u0.0"
+    nodes.until("rows to be spilled", lambda: output(nodes)["spilled"] > 5 * SETTINGS["queue_memory"], 60)
+
+    def positions() -> tuple[int, int]:
+        """Where the log begins and ends: every block of it is read, and continues the one before."""
+        reader = LogReader(log, all_of_it=True)
+        blocks = list(reader.blocks())
+        assert [block.start for block in blocks[1:]] == [block.end for block in blocks[:-1]]
+        assert reader.log.damage == ""
+        reader.close()
+        return blocks[0].start, blocks[-1].end
+
+    before = positions()
+    assert before[1] - before[0] > 5 * SETTINGS["queue_memory"]
+    nodes.until("the log to grow under a reader", lambda: positions()[1] > before[1], 60)
+    nodes.kill("n0")
+    assert positions()[1] > before[1]
     end(nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from mutants import Patch, mutant, unfenced
 
-from holdfast.core import fetch, host
+from holdfast.core import fetch
 from holdfast.core.errand import Errand
 from holdfast.core.reader import Reader
 from holdfast.logs.output_queue import OutputQueue
@@ -86,7 +86,7 @@ def fetch_gives_what_there_is_and_does_not_wait() -> list[Patch]:
 
 @mutant
 def fetch_does_not_renew_the_lease() -> list[Patch]:
-    return [(host.Host, "renew_leases", lambda self, consumer, now_ns: None)]
+    return [(fetch, "_renew_leases", lambda host, consumer, now_ns: None)]
 
 
 @mutant

@@ -13,6 +13,7 @@ from holdfast.sim.swarm import (
     SWARM,
     choking,
     chopped,
+    doubled,
     fragile,
     heavy,
     lasting_cut,
@@ -49,7 +50,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "an_empty_start_begins_after_a_batch_that_it_holds": ("crash",),
 }
 #: Bugs in what brings state to other nodes: looked for where there is much of it.
-HEAVY = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_images"}
+HEAVY = {name for name, make in MUTANTS.items() if make.__module__ in ("mutants_of_images", "mutants_of_tasks")}
 #: Bugs in switches between modes: looked for where there are many.
 SWITCHING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_modes"}
 #: Bugs in measuring load: looked for where it is uneven.
@@ -72,12 +73,17 @@ LINKS = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_o
 PAIRED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_witness"}
 #: Bugs in stand-ins: looked for where nodes are late, of every kind of operator.
 STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_stand_ins"}
+#: Bugs in copies that run at once: looked for where there are some, of every kind of operator.
+DOUBLED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_twins"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
     "a_held_capture_is_dropped_at_a_promotion": "promoted_between_held_and_pasted",
     "a_stand_in_stays_what_it_became_when_its_primary_is_back": "primary_is_late_and_comes_back",
     "a_stand_in_speaks_at_an_epoch_of_its_own": "primary_is_late_and_comes_back",
+    "a_copy_that_falls_back_is_waited_for": "copy_that_lags_joins_anew",
+    "a_twin_lets_go_of_dead_letters_that_nobody_has_written": "dead_letters_of_two_copies",
+    "one_of_two_passes_over_lost_input": "lost_input_of_one_of_two",
 }
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 SCHEDULES_MAX = 400
@@ -105,6 +111,8 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = paired(seed) if name in PAIRED else setup
             if name in STANDING_IN:
                 setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
+            if name in DOUBLED:
+                setup = doubled((lambda x: x, fragile, choking, lambda x: rough(poisoned(x)))[seed % 4](setup))
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

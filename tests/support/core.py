@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from holdfast.core.copy import Copy
 from holdfast.core.host import Host
 from holdfast.core.protect import Images, Pace
@@ -99,17 +101,21 @@ def take(guard: Images, now_ns: int = 0) -> dict[str, list[m.Message]]:
 def paste_all(made: Host, ready: Ready, shard: str = "u0") -> None:
     """Everything that is held is pasted, as idle moments would."""
     while made.copies[shard].pasting is not None:
-        next(t for t in made.tasks(0) if t.kind == "paste").run(0, ready)
+        next(t for t in made.agenda(0).tasks if t.kind == "paste").run(0, ready)
 
 
 def receive(made: Host, messages: Iterable[m.Message], source: str = "a#1", *, paste: bool = True) -> list[m.Message]:
-    """A copy's node gets these; what it answers."""
+    """A copy's node gets these; what it answers, without what that costs."""
     ready = Ready()
     for message in messages:
         made.on_capture(source, message, 0, ready)
     if paste and "u0" in made.copies:
         paste_all(made, ready)
-    return [message for _, message in ready.send]
+    return uncosted(message for _, message in ready.send)
+
+
+def uncosted(messages: Iterable[m.Message]) -> list[m.Message]:
+    return [replace(x, cost_ns=0) if isinstance(x, m.Held | m.Pasted) else x for x in messages]
 
 
 def answer(guard: Images, seat: str, answers: Iterable[m.Message]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from holdfast.model.ids import Edge
 from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
@@ -20,19 +21,18 @@ def _ipc(schema: pa.Schema) -> bytes:
     return schema.serialize().to_pybytes()
 
 
-def _aggregate(name: str, sources: list[tuple[str, pa.Schema, str]], size_us: int, aggs: dict) -> OperatorPlan:
+def aggregate_plan(
+    name: str, sources: list[tuple[str, pa.Schema, str]], size_us: int, aggs: dict, shards: int = 1
+) -> OperatorPlan:
     inputs = tuple(
         InputPlan(source=source, schema=_ipc(schema), by=("key",), event_time=event_time)
         for source, schema, event_time in sources
     )
     settings = {"size_us": size_us, "step_us": size_us, "by": ["key"], "aggs": aggs, "overflow": "error"}
     plan = OperatorPlan(
-        name=name, kind="aggregate", shards=1, mode="passive", inputs=inputs, settings=settings, output=b""
+        name=name, kind="aggregate", shards=shards, mode="passive", inputs=inputs, settings=settings, output=b""
     )
-    schema = build(plan, StateConfig()).output_schema
-    return OperatorPlan(
-        name=name, kind="aggregate", shards=1, mode="passive", inputs=inputs, settings=settings, output=_ipc(schema)
-    )
+    return replace(plan, output=_ipc(build(plan, StateConfig()).output_schema))
 
 
 def layered_plan(
@@ -44,13 +44,13 @@ def layered_plan(
     operators: list[OperatorPlan] = []
     first = {"n": ["count", None, False], "total": ["sum", "value", False]}
     for shard in range(shards):
-        operators.append(_aggregate(f"u{shard}", [(s, ROWS, "ts") for s in sources], window_us, first))
+        operators.append(aggregate_plan(f"u{shard}", [(s, ROWS, "ts") for s in sources], window_us, first))
     out = pa.ipc.read_schema(pa.py_buffer(operators[0].output))
     second = {"n": ["sum", "n", False], "total": ["sum", "total", False]}
     for top in range(tops):
         spec = shape.shard[f"v{top}"]
         below = [(edge.rpartition(".")[0], out, "window_time") for edge in spec.inputs]
-        operators.append(_aggregate(spec.id, below, TOP_WINDOW_US, second))
+        operators.append(aggregate_plan(spec.id, below, TOP_WINDOW_US, second))
     feeds = tuple(
         StageSpec(id=s.id, shards=s.shards, query=s.query, delay_ns=delay_us, tick_ns=1_000) for s in shape.stages
     )

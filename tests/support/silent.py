@@ -34,7 +34,7 @@ from holdfast.runtime.shards import cut
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import Order, fetch
 from holdfast.spark.hand_over import StageHandOver, Stopped, ask_record
-from support.plans import ROWS, _aggregate
+from support.plans import ROWS, aggregate_plan
 
 DAY_US = 86_400_000_000
 SPEAKS_US = 100_000
@@ -60,7 +60,7 @@ def silent_plan(shards: int = 4, speaking: int = 2) -> Plan:
     stages: list[StageSpec] = []
     for name, count, size_us, asked in found:
         stage, names = f"{name}_in", tuple(shard_id(name, i) for i in range(count))
-        plan = _aggregate(name, [(stage, ROWS, "ts")], size_us, asked)
+        plan = aggregate_plan(name, [(stage, ROWS, "ts")], size_us, asked)
         operators.append(msgspec.structs.replace(plan, shards=count))
         specs += [ShardSpec(id=u, inputs=(stage_edge(stage, u),), outputs=(shard_edge(u),)) for u in names]
         stages.append(StageSpec(id=stage, shards=names, query=f"query-{name}", tick_ns=1_000, foreign=True))

@@ -2,7 +2,8 @@
 
     savepoint/<name>/files    Spark's own checkpoints and the rows that were set aside, as a tar; written first
     savepoint/<name>/point    which checkpoint of every shard, the last commit of every stage, the plan; written last
-    savepoint/<name>/next     the run that has gone on from it, with the same sinks: there can be one
+    run/next                  the run that has gone on from one of them with the same sinks: there can be one, whichever
+                              savepoint it took, and the run of the savepoints goes on no more
 
 A savepoint counts when its `point` is there. The checkpoints that it names are pinned in the heads of their shards
 before that, so retention passes them over, and nothing of a savepoint is ever written again. Since it is a clean point
@@ -27,7 +28,7 @@ from holdfast.model.parts import CommitRecord
 from holdfast.store.plan import DeleteKeys, GetWhole, ListKeys, PutNew, Steps
 from holdfast.store.port import Buffer
 
-SAVEPOINTS = "savepoint/"
+SAVEPOINTS, NEXT = "savepoint/", "run/next"
 #: A tar larger than this is not read into memory: a run that has set aside so much has another problem.
 FILES_BYTES_MAX = 4 << 30
 _POINT_BYTES_MAX = 64 << 20
@@ -122,14 +123,16 @@ def read_files(name: str) -> Steps[bytes]:
     return (yield GetWhole(_key(name, "files"), FILES_BYTES_MAX))
 
 
-def go_on_from(name: str, deployment: str) -> Steps[None]:
-    """This run goes on from the savepoint, and no other can: two would write to the same sinks."""
+def go_on_from(deployment: str) -> Steps[None]:
+    """This run goes on from a savepoint in this store, and no other can: two would write to the same sinks."""
     try:
-        yield PutNew(_key(name, "next"), [deployment.encode()])
+        yield PutNew(NEXT, [deployment.encode()], again=True)
     except ObjectExistsError:
-        other = (yield GetWhole(_key(name, "next"), _NAME_BYTES_MAX)).decode()
+        other = yield from successor()
+        if other == deployment:
+            return  # a first try was done that nobody heard of
         raise ConfigError(
-            f"{other} has gone on from savepoint {name!r}",
+            f"{other} has gone on from a savepoint of this run",
             detail="What came after the savepoint is in its sinks, and would be written once more.",
             hint="Make a savepoint of that run, and go on from there; or give the sinks other names and paths.",
         ) from None
@@ -137,15 +140,16 @@ def go_on_from(name: str, deployment: str) -> Steps[None]:
 
 def successor() -> Steps[str]:
     """The run that has gone on from a savepoint in this store, with its sinks; "": none has."""
-    for one in (yield ListKeys(SAVEPOINTS)):
-        if one.key.endswith("/next"):
-            return (yield GetWhole(one.key, _NAME_BYTES_MAX)).decode()
-    return ""
+    try:
+        return (yield GetWhole(NEXT, _NAME_BYTES_MAX)).decode()
+    except ObjectMissingError:
+        return ""
 
 
-def let_go(name: str) -> Steps[None]:
-    """The run that wanted to go on from it did not start."""
-    yield DeleteKeys((_key(name, "next"),))
+def let_go(deployment: str) -> Steps[None]:
+    """This run wanted to go on, and did not start."""
+    if (yield from successor()) == deployment:
+        yield DeleteKeys((NEXT,))
 
 
 def delete(name: str) -> Steps[bool]:

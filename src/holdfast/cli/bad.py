@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from holdfast.errors import ConfigError
@@ -13,6 +12,7 @@ from holdfast.pipeline.recorded import recorded
 from holdfast.runtime.config import read_plan
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
+from .tables import table_console
 
 
 def bad(
@@ -53,7 +53,7 @@ def bad(
         for row in one["rows"] or [{"rows": 0, "operator": "-", "reason": "-", "batch": "-"}]:
             cells = (f"{row['rows']:,}", row["operator"], row["reason"], str(row["batch"]))
             table.add_row(name, f"{one['bad_rows_max']:,}", *cells)
-    Console().print(table)
+    table_console().print(table)
 
 
 def _limit(run: RunFile, stage: Any) -> int:

@@ -27,22 +27,27 @@ import typer
 from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.savepoint import Savepoint
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.model.ids import Asset, Name
+from holdfast.model.ids import Asset, Name, asset_id
+from holdfast.model.parts import GAPS
 from holdfast.model.plan import Plan
 from holdfast.pipeline.origins import FROM, Origins, read_origins
 from holdfast.pipeline.upgrades import Matching, match
 from holdfast.runtime.config import make_config
 from holdfast.runtime.disk.journal import write_whole
-from holdfast.runtime.stable import batches
-from holdfast.runtime.stable.seed import Origin, Seeding, moved_plan
+from holdfast.runtime.stable import batches, kept
+from holdfast.runtime.stable.door import StoreDoor
+from holdfast.runtime.stable.mirror import FolderMirror
+from holdfast.runtime.stable.seed import Origin, Seeding, carried_plan
 from holdfast.spark import checkpoint as spark_checkpoint
+from holdfast.spark.reshape import reshape_aside
 from holdfast.store import IoService
+from holdfast.store.url import is_folder
 
 from .home import RunHome
 from .planning import check_file, plan_file
-from .resume import describe, first_journals, link_files, open_door, withdraw
+from .resume import FILES, describe, first_journals, link_files, mark_begun, open_door, withdraw
 from .runs import RUNS, read_run
-from .start import LocalRun, RunOptions, check_options, node_settings, restart_nodes, warm
+from .start import LocalRun, RunOptions, check_model, check_options, node_settings, restart_nodes, warm
 
 Tell = Callable[[str], None]
 _GENERATION = "/generation/"
@@ -103,18 +108,19 @@ def start_from(
     settings = node_settings(options)
     if not settings.get("store"):
         raise ConfigError("--from needs --store", detail="Savepoints are in the store of the run that made them.")
+    check_model(options, settings)
     home = RunHome(options.directory or RUNS / file.stem, file, fresh=options.fresh)
+    upgrade = Upgrade(file, home, settings, changes, tell, told)
     door = open_door(settings, home.path)
     try:
         tell(f"reading savepoint {name} in {settings['store']}")
         service = door.service()
         point = service.run(savepoints.read(name))
         _check_ended(point)
-        upgrade = Upgrade(file, home, settings, changes, tell, told)
         upgrade.prepare(msgspec.json.decode(point.plan, type=Plan))
         return upgrade.start(service, point, [Name(f"n{i}") for i in range(options.nodes)], options.restart_s)
     except BaseException:
-        home.undo()
+        upgrade.undo()
         raise
     finally:
         door.close()
@@ -148,6 +154,8 @@ class Upgrade:
         self._tell = tell
         self._told = told
         self._query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
+        #: The new run may have written something, so it is the one that goes on.
+        self.has_begun = False
         self._settings = {**settings, "store": new_store(self._old_store, self._query)}
 
     def prepare(self, old: Plan) -> None:
@@ -172,7 +180,9 @@ class Upgrade:
             check_not_gone_on(service, point, self._old, kept_sinks)
         link_files(directory, self._settings["store"], plan.query)
         unpack(service.run(savepoints.read_files(point.name)), directory)
-        move_checkpoints(directory / "checkpoints", point, plan, matching)
+        move_checkpoints(directory / "checkpoints", point, self._old, plan, matching)
+        for name in matching.stages:
+            reshape_aside(directory, self._old.stage(name), plan.stage(name))
         self._leave_origins(point)
         door = open_door(self._settings, directory)
         try:
@@ -180,24 +190,52 @@ class Upgrade:
             memory = make_config({**self._settings, **_ANY_NODE}, "--from").memory()
             seeding = Seeding(Origin(service, point, self._old), door.service(), plan, memory, defaults)
             seeding.run(self._tell)
+            if not is_folder(self._settings["store"]):
+                keep_files(door, directory, plan)
         finally:
             door.close()
         first_journals(directory, plan, tuple(names), self._settings, seeding.commits)
         describe(directory, plan, self._file, os.getcwd(), names, self._settings)
-        if kept_sinks:
-            service.run(savepoints.go_on_from(point.name, plan.query))
+
+        def claim() -> None:
+            self.has_begun = True  # unless it turns out that it has done nothing yet
+            if kept_sinks:
+                service.run(savepoints.go_on_from(plan.query))
+                mark_begun(self._settings, directory)
+
         try:
             started = restart_nodes(
                 self._home, plan, self._file, os.getcwd(), [str(name) for name in names], self._settings, restart_s,
-                self._tell, self._told,
+                self._tell, self._told, claim,
             )  # fmt: skip
         except BaseException:
-            with suppress(HoldfastError):
-                withdraw(self._settings, directory)
-                service.run(savepoints.let_go(point.name))
+            self._take_back(service, point, kept_sinks)
             raise
         started.warnings += self._warnings
         return started
+
+    def _take_back(self, service: IoService, point: Savepoint, sinks: list[Asset]) -> None:
+        """The new run did not start, and its nodes are gone. If it has done nothing, everything is as if it had never
+        been; else it stays the one that goes on, since its sinks may have what the old run would write again."""
+        with suppress(HoldfastError):
+            door = open_door(self._settings, self._home.path)
+            try:
+                if self.has_begun and came_after(door.service(), point, self._plan, self._home.path, sinks):
+                    return
+            finally:
+                door.close()
+            withdraw(self._settings, self._home.path)
+            if self.has_begun and sinks:
+                service.run(savepoints.let_go(self._query))
+            self.has_begun = False
+
+    def undo(self) -> None:
+        """After an error: what was made goes, unless the new run has begun to work."""
+        if not self.has_begun:
+            self._home.undo()
+            return
+        self._home.release()
+        self._tell(f"the new run has begun: `holdfast run {self._home.path}` goes on with it")
 
     def _leave_origins(self, point: Savepoint) -> None:
         """What `verify` has to know: of this upgrade, and of those before it."""
@@ -211,6 +249,7 @@ class Upgrade:
             deployment=point.deployment,
             directory=point.directory,
             store=self._old_store,
+            sinks=tuple(name for name in matching.stages if new.stage(name).kind == "sink"),
             changed={**(earlier.changed if earlier is not None else {}), **changed},
         )
         write_whole(self._home.path / FROM, msgspec.json.encode(origins))
@@ -226,23 +265,28 @@ def new_store(store: str, deployment: str) -> str:
 
 def check_not_gone_on(service: IoService, point: Savepoint, old: Plan, sinks: list[Asset]) -> None:
     """Sinks that go on must have nothing that came after the savepoint: it would be written once more, or skipped."""
-    why = ""
-    for stage in old.topology.stages:
-        last = service.run(batches.last_commit(point.deployment, stage.id)) if stage.shards else None
-        known = point.commits.get(stage.id)
-        if last is not None and last.batch > (known.batch if known is not None else -1):
-            why = f"{stage.id} has handed over batch {last.batch}, which is not in the savepoint."
-    for sink in sinks:
-        folder = Path(point.directory) / "checkpoints" / sink
-        planned = spark_checkpoint.newest_planned(folder) if folder.is_dir() else point.written.get(sink, -1)
-        if planned != point.written.get(sink, -1):
-            why = why or f"{sink} has begun batch {planned}, which is not in the savepoint."
+    why = came_after(service, point, old, Path(point.directory), sinks)
     if why:
         raise ConfigError(
             f"the run of savepoint {point.name!r} went on after it",
             detail=f"{why} {', '.join(sinks)} would get those rows once more.",
             hint="Go on with that run, and `holdfast upgrade` it; or give the sinks other names and paths (--drop).",
         )
+
+
+def came_after(service: IoService, point: Savepoint, plan: Plan, directory: Path, sinks: list[Asset]) -> str:
+    """What a run has done since a savepoint, its own or the one that it started from; "": nothing."""
+    for stage in plan.topology.stages:
+        last = service.run(batches.last_commit(plan.query, stage.id)) if stage.shards else None
+        known = point.commits.get(stage.id)
+        if last is not None and last.batch > (known.batch if known is not None else -1):
+            return f"{stage.id} has handed over batch {last.batch}, which is not in the savepoint."
+    for sink in sinks:
+        folder, written = directory / "checkpoints" / sink, point.written.get(sink, -1)
+        planned = spark_checkpoint.newest_planned(folder) if folder.is_dir() else written
+        if planned != written:
+            return f"{sink} has begun batch {planned}, which is not in the savepoint."
+    return ""
 
 
 # --- files
@@ -263,15 +307,30 @@ def unpack(raw: bytes, directory: Path) -> None:
                 write_whole(path, content.read() if content is not None else b"")
 
 
-def move_checkpoints(folder: Path, point: Savepoint, plan: Plan, matching: Matching) -> None:
+def keep_files(door: StoreDoor, directory: Path, plan: Plan) -> None:
+    """What stages keep in a store that is not a folder (`runtime/stable/kept.py`), before the first of them starts.
+    Else a new run that loses its disks at once would not know which files were read, nor where its sinks stand."""
+    lists = [f"checkpoints/{stage.id}/sources" for stage in plan.stages if stage.kind != "sink"]
+    others = [name for name in FILES if name != "checkpoints"]
+    FolderMirror(door, plan.query, directory, (*lists, *others)).sync()
+    for stage in plan.stages:
+        folder = directory / "checkpoints" / stage.id
+        known = spark_checkpoint.sink_plan(folder, directory / GAPS / stage.id) if stage.kind == "sink" else None
+        if known is not None:
+            door.service().run(kept.put_plan(plan.query, stage.id, known))
+
+
+def move_checkpoints(folder: Path, point: Savepoint, old: Plan, plan: Plan, matching: Matching) -> None:
     """Spark's checkpoints of stages that go on become those of the new run's; the others go."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in matching.stages:
             spark_checkpoint.forget(path)
             continue
-        stage = plan.stage(path.name)  # pyright: ignore[reportArgumentType]
+        before, stage = old.stage(asset_id(path.name)), plan.stage(asset_id(path.name))
         spark_checkpoint.hand_on(path, stage.id, plan.query)
         commit = point.commits.get(stage.id)
         last = point.written.get(stage.id, -1) if stage.kind == "sink" else commit.offsets[0] if commit else -1
-        if stage.kind != "source" and last >= 0:
-            spark_checkpoint.replan(path, last, moved_plan(spark_checkpoint.plan_of(path, last), stage, plan))
+        text = spark_checkpoint.plan_of(path, last) if last >= 0 else ""
+        carried = carried_plan(text, before, stage, plan)
+        if stage.kind != "source" or set(before.outlets) != set(stage.outlets):
+            spark_checkpoint.replan(path, last, carried)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from holdfast.checkpoint import inspect
@@ -25,6 +24,7 @@ from holdfast.runtime.stable import batches
 from holdfast.store import IoService, open_store
 
 from .runs import JsonOption, say
+from .tables import table_console
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -145,7 +145,7 @@ def _told(head: ShardHead, entry: HeadEntry, found: inspect.Survey) -> dict[str,
 
 
 def _print_list(told: list[dict[str, Any]], found: inspect.Survey) -> None:
-    console = Console()
+    console = table_console()
     if not told and not found.unreadable:
         console.print("There are no checkpoints.")
         return

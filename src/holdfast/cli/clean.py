@@ -31,6 +31,7 @@ from holdfast.spark import checkpoint as spark_checkpoint
 from holdfast.store import IoService
 from holdfast.store.plan import Steps
 
+from .resume import unstored
 from .runs import RunFile
 
 LOOK_S = 0.2
@@ -93,6 +94,18 @@ def check_store(run: RunFile, what: str) -> None:
             f"{what} needs a run with a store",
             detail=f"The state of {run.pipeline} is in the memory of its nodes alone.",
             hint="Start it with `holdfast run FILE --store URL` (docs/checkpoints.md).",
+        )
+
+
+def check_whole(run: RunFile, what: str) -> None:
+    """A clean point has the state of everything."""
+    check_store(run, what)
+    missing = unstored(read_plan(run.path / "plan.json"), run.settings)
+    if missing:
+        raise ConfigError(
+            f"{what} needs the state of every operator in the store",
+            detail=f'Of {", ".join(missing)} nothing is there: checkpoint="none".',
+            hint='With checkpoint="auto" it is kept. A plain `holdfast stop` works as ever.',
         )
 
 

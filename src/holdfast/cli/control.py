@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import name_of
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
-from .clean import SourcesPaused, check_store, reach_clean_point
+from .clean import SourcesPaused, check_whole, reach_clean_point
 from .resume import opened_store
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
 from .story import read_events, write_event
@@ -25,8 +25,10 @@ LOOK_S = 0.5
 TELL_AGAIN_S = 5.0
 #: Nodes that answered before may be too busy to, on a machine that is: so long nobody need answer.
 SILENCE_S_MAX = 60.0
-#: A stage that fails this many times in a row will not finish by itself; once or twice may be a node that died.
-FAILURES_MAX = 3
+#: A stage that fails this many times in a row will not finish by itself; once or twice may be a node that died. Those
+#: from before the command count, too, but not alone: the cause may be mended since. So it fails twice more, since the
+#: first time may be that of a start from before.
+FAILURES_MAX, FAILURES_NEW = 3, 2
 #: A shard that stands still this long will not go on by itself.
 STANDS_S_MAX = 2.0
 #: `holdfast run` looks at its nodes, stops them, kills those that do not stop: it may take longer than they do.
@@ -97,7 +99,7 @@ def stop(
     if finish:
         finish_run(found, limit_s=limit, tell=tell)
     if checkpoint:
-        check_store(found, "stop --checkpoint")
+        check_whole(found, "stop --checkpoint")
         with SourcesPaused(found) as paused, opened_store(found) as service:
             reach_clean_point(found, service, limit_s=limit, tell=tell)
             text = "Everything is consumed, checkpointed and written, and the run stops here."
@@ -142,7 +144,7 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
     asked = 0.0
     heard: float | None = None
     shown: list[str] = []
-    failed: set[str] = set()
+    failing = Failing(run, tell)
     while True:
         if time.monotonic() - asked > TELL_AGAIN_S:
             run.ask_all("finish", {"forwarded": True})  # again and again: a node that came back does not know
@@ -165,7 +167,7 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
         if not waiting:
             tell_finished(run)
             return
-        _check_failures(run, waiting, failed, tell)
+        failing.check(waiting)
         if tell and waiting != shown:
             tell(f"waiting for {', '.join(waiting)} to finish")
             shown = waiting
@@ -179,26 +181,45 @@ def finish_run(run: RunFile, *, limit_s: float, tell=None, told: threading.Event
             return
 
 
-def _check_failures(run: RunFile, waiting: list[str], said: set[str], tell) -> None:
-    """Say what `status` knows of a stage that fails, each reason once; the end if it fails again and again."""
-    try:
-        nodes, _ = run.statuses()
-    except HoldfastError:
-        return  # nobody answers now, which the caller hears too
-    _check_standing(run, nodes)
-    newest = max(nodes.values(), key=lambda answer: answer.get("version", 0), default={"places": {}})
-    for failure in failures_of(newest["places"], nodes):
-        if failure.stage not in waiting:
-            continue
-        if failure.times >= FAILURES_MAX:
-            raise HoldfastError(
-                f"{run.pipeline} cannot finish: {failure.stage} fails again and again",
-                detail=str(failure),
-                hint=f"It is still running. Mend the cause and call this again, or `holdfast stop {run.dir}` ends it.",
-            )
-        if tell and failure.text not in said:
-            said.add(failure.text)
-            tell(str(failure))
+class Failing:
+    """Stages that fail while somebody waits for them: says each reason once; the end if one fails again and again."""
+
+    def __init__(self, run: RunFile, tell) -> None:
+        self._run = run
+        self._tell = tell
+        self._said: set[str] = set()
+        #: By node: how often in a row each stage had failed there when it was first heard.
+        self._before: dict[str, dict[str, int]] = {}
+
+    def check(self, waiting: list[str]) -> None:
+        try:
+            nodes, _ = self._run.statuses()
+        except HoldfastError:
+            return  # nobody answers now, which the caller hears too
+        _check_standing(self._run, nodes)
+        self._count(nodes)
+        newest = max(nodes.values(), key=lambda answer: answer.get("version", 0), default={"places": {}})
+        for failure in failures_of(newest["places"], nodes):
+            if failure.stage not in waiting:
+                continue
+            new = failure.times - self._before[failure.node].get(failure.stage, 0)
+            if failure.times >= FAILURES_MAX and new >= FAILURES_NEW:
+                again = f"or `holdfast stop {self._run.dir}` ends it."
+                raise HoldfastError(
+                    f"{self._run.pipeline} cannot finish: {failure.stage} fails again and again",
+                    detail=str(failure),
+                    hint=f"It is still running. Mend the cause and call this again, {again}",
+                )
+            if self._tell and failure.text not in self._said:
+                self._said.add(failure.text)
+                self._tell(str(failure))
+
+    def _count(self, nodes: dict[str, Any]) -> None:
+        """A node begins anew with a batch that is through, and with its next life."""
+        for name, answer in nodes.items():
+            times = {stage: failure["times"] for stage, failure in answer.get("failures", {}).items()}
+            before = self._before.get(name, times)
+            self._before[name] = {stage: min(before.get(stage, 0), times[stage]) for stage in times}
 
 
 def _check_standing(run: RunFile, nodes: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from .checkpoint import app as checkpoint_app
 from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
+from .log import app as log_app
 from .mode import mode
 from .peace import app as peace
 from .prescribe import prescribe_command
@@ -48,6 +49,7 @@ app.command("bad")(bad)
 app.command("skip")(skip)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(savepoint_app, name="savepoint")
+app.add_typer(log_app, name="log")
 app.command("prescribe")(prescribe_command)
 app.command("sim")(sim)
 app.add_typer(peace, name="peace")

@@ -25,7 +25,8 @@ from holdfast.runtime.config import read_plan
 
 from .alone import run_alone
 
-PLAN_LIMIT_S = 180
+#: A few seconds, as a rule; minutes where many JVMs start on few cores. It ends functions of the user that never do.
+PLAN_LIMIT_S = 600
 
 
 def check_file(file: Path) -> None:

@@ -33,6 +33,7 @@ from holdfast.model.parts import GAPS, CommitRecord, LedgerPage
 from holdfast.model.plan import Plan
 from holdfast.model.protection import MODES
 from holdfast.model.record import Place, Record, first_record
+from holdfast.pipeline.origins import FROM, read_origins
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import Journal, write_whole
 from holdfast.runtime.node.past import Past
@@ -95,6 +96,29 @@ def check_not_followed(settings: dict[str, Any], scratch: Path) -> None:
         )
 
 
+def check_began(settings: dict[str, Any], directory: Path, deployment: str) -> None:
+    """A run that takes over the sinks of another one may do so only once the store says that it has gone on from it:
+    the command that was to start it may have been killed before, and then the other run may have gone on."""
+    origins = read_origins(directory)
+    if origins is None or not origins.sinks or _run(settings, directory, description.has_begun()):
+        return
+    gone_on = _run({**settings, "store": origins.store}, directory, savepoints.successor())
+    if gone_on != deployment:
+        raise ConfigError(
+            f"{deployment} never began: the command that was to start it was ended before",
+            detail=f"The sinks {', '.join(origins.sinks)} are still those of {gone_on or origins.deployment}.",
+            hint=f"`holdfast run {origins.directory}` goes on with that one, and `holdfast upgrade` starts over."
+            if not gone_on
+            else "Remove this directory.",
+        )
+    mark_begun(settings, directory)
+
+
+def mark_begun(settings: dict[str, Any], directory: Path) -> None:
+    """It has taken over the sinks, and knows that by itself from now on."""
+    _run(settings, directory, description.put_began())
+
+
 def _used_by() -> Steps[tuple[RunDescription | None, set[Asset]]]:
     known = yield from description.read_description()
     listed = yield ListKeys(HEADS)
@@ -114,6 +138,7 @@ def describe(directory: Path, plan: Plan, file: Path, cwd: str, names: list[Name
         explain=(directory / "explain.txt").read_text(),
         settings={key: value for key, value in settings.items() if key not in _PRIVATE},
         conf=tuple(sorted(settings["conf"])),
+        origins=(directory / FROM).read_bytes() if (directory / FROM).exists() else b"",
     )
     _run(settings, directory, description.put_description(given))
 
@@ -121,6 +146,7 @@ def describe(directory: Path, plan: Plan, file: Path, cwd: str, names: list[Name
 def withdraw(settings: dict[str, Any], directory: Path) -> None:
     """A start that failed leaves nothing that a later one would take for a run."""
     _run(settings, directory, description.drop_description())
+    _run(settings, directory, description.drop_began())
 
 
 def _run(settings: dict[str, Any], scratch: Path, plan: Steps[Any]) -> Any:
@@ -180,6 +206,7 @@ def rebuild(
             _bring_files(directory, plan, service)
         commits = service.run(_commits(plan))
         check_not_followed(settings, directory)
+        check_began(settings, directory, plan.query)
         epochs = {shard: head.epoch for shard, head in service.run(heads_of(plan.topology.shard)).items()}
         record = service.run(description.last_record(plan.query)) or _first_record(plan, known.names, settings)
     finally:
@@ -201,6 +228,12 @@ def _bring_files(directory: Path, plan: Plan, service: IoService) -> None:
         found = service.run(kept.last_plan(plan.query, stage.id)) if stage.kind == "sink" else None
         if found is not None:
             make_again(directory / "checkpoints" / stage.id, directory / GAPS / stage.id, found)
+
+
+def unstored(plan: Plan, settings: dict[str, Any]) -> list[str]:
+    """Operators of which nothing is in the store."""
+    protections = plan.protections(_core(settings).protection)
+    return sorted(name for name, protection in protections.items() if not protection.is_stored)
 
 
 def check_kept(plan: Plan, settings: dict[str, Any], *, has_disks: bool) -> None:
@@ -264,6 +297,8 @@ def _files_of(directory: Path, known: RunDescription, store: str) -> Plan:
     write_whole(directory / "plan.json", known.plan)
     write_whole(directory / "pipeline.py", known.file)
     write_whole(directory / "explain.txt", known.explain.encode())
+    if known.origins:
+        write_whole(directory / FROM, known.origins)
     link_files(directory, store, known.deployment)
     return read_plan(directory / "plan.json")
 

@@ -29,7 +29,7 @@ RUNS = Path("holdfast-run")
 #: All that a run makes in its directory; `run --fresh` removes these and nothing else, since it may be the user's own.
 MADE = (
     "run.json", "plan.json", "explain.txt", "pipeline.py", "secret", "events.jsonl",
-    "checkpoints", "late", "bad", "gaps", "dead", "alone", "paces", "nodes", "from.json",
+    "checkpoints", "late", "bad", "gaps", "dead", "alone", "paces", "starts", "nodes", "from.json",
 )  # fmt: skip
 
 RunArgument = Annotated[

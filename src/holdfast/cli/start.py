@@ -22,17 +22,20 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
 from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import write_whole
+from holdfast.runtime.stable.peace import load_model
 from holdfast.spark.session import is_here
+from holdfast.store.url import can_place
 
 from .alone import run_alone
 from .control import has_finished, unfinished
 from .home import RunHome
 from .planning import check_file, plan_file
-from .resume import check_kept, check_not_followed, check_unused, describe, link_files, rebuild, withdraw
+from .resume import check_began, check_kept, check_not_followed, check_unused, describe, link_files, rebuild, withdraw
 from .runs import RUNS, RunFile, process_started, read_run
 
 WARM_LIMIT_S = 600
@@ -87,6 +90,7 @@ def start_run(
     check_options(options)
     check_file(file)
     settings = node_settings(options)
+    check_model(options, settings)
     home = RunHome(options.directory or RUNS / file.stem, file, fresh=options.fresh)
     try:
         return _start(file, home, options, settings, tell, told)
@@ -112,6 +116,13 @@ def check_options(options: RunOptions) -> None:
         )
 
 
+def check_model(options: RunOptions, settings: dict[str, Any]) -> None:
+    """A network model that cannot be is refused before anything is made: nodes would find it after the planning."""
+    if settings.get("network_model") and settings.get("store"):
+        names = [Name(f"n{i}") for i in range(options.nodes)]
+        load_model(settings["network_model"], names, places=can_place(settings["store"]))
+
+
 def go_on(
     directory: Path,
     restart_s: float | None = 3.0,
@@ -133,6 +144,7 @@ def go_on(
     try:
         plan = read_plan(home.path / "plan.json")
         check_not_followed(before.settings, home.path)
+        check_began(before.settings, home.path, plan.query)
         check_kept(plan, before.settings, has_disks=True)
         names: list[str] = sorted(before.endpoints)
         return restart_nodes(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
@@ -183,12 +195,15 @@ def restart_nodes(
     restart_s: float | None,
     tell: Callable[[str], None],
     told: threading.Event | None,
+    claim: Callable[[], None] = lambda: None,
 ) -> LocalRun:
-    """Start the nodes of a run that goes on, with what they find in its directory."""
+    """Start the nodes of a run that goes on, with what they find in its directory. `claim` is called when whoever finds
+    that directory can go on with it, and no node has started yet."""
     warm(home.path, told)
     nodes = LocalNodes(home.path, names, deployment=plan.query, settings=settings, restart_s=restart_s)
     try:
         run = _describe(source, home.path, plan, nodes, settings, cwd)
+        claim()
         tell(f"starting {len(names)} nodes, which read their state from {settings['store']}")
         nodes.start(told)
     except BaseException:
@@ -215,10 +230,11 @@ def _start(
     if settings.get("store"):
         tell(f"looking at {settings['store']}")
         check_unused(settings, directory)
-        link_files(directory, settings["store"], query)
     tell(f"planning {file}")
     plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
     plan.check_store(has_store=bool(settings.get("store")))
+    if settings.get("store"):
+        link_files(directory, settings["store"], query)  # not before: it makes folders there
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
     tell("preparing kernels (compiled once on a machine, then loaded)")

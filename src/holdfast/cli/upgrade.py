@@ -22,7 +22,7 @@ from holdfast.model.ids import Name
 from holdfast.runtime.config import read_plan
 
 from .carry import AllowNewOption, Changes, DefaultOption, DropOption, Upgrade
-from .clean import SourcesPaused, check_store
+from .clean import SourcesPaused, check_whole
 from .control import end_run
 from .home import RunHome
 from .planning import check_file
@@ -61,13 +61,14 @@ def upgrade(
         check_file(file)
         file, directory = file.resolve(), directory.absolute() if directory is not None else None
         os.chdir(old.cwd)  # relative paths of sources and sinks mean what they meant
-        check_store(old, "upgrade")
+        check_whole(old, "upgrade")
         point_name = name or time.strftime("upgrade-%Y%m%d-%H%M%S")
         savepoints.check_name(point_name)
         stopped = False
+        changes = Changes.of(allow_new, drop, default)
         home = RunHome(directory or next_to(Path(old.dir)), file)
+        work = Upgrade(file, home, dict(old.settings), changes, say, told)
         try:
-            work = Upgrade(file, home, dict(old.settings), Changes.of(allow_new, drop, default), say, told)
             work.prepare(read_plan(old.path / "plan.json"))
             with opened_store(old) as service:
                 with SourcesPaused(old) as paused:
@@ -80,8 +81,8 @@ def upgrade(
                 names = [Name(node) for node in sorted(old.endpoints)]
                 started = work.start(service, point, names, 3.0)
         except BaseException:
-            home.undo()
-            if stopped:
+            work.undo()
+            if stopped and not work.has_begun:
                 say(f"the old run has stopped, and nothing of it is changed: `holdfast run {old.dir}` goes on with it")
             raise
         _tell(started, point_name, time.monotonic() - began, as_json, say)

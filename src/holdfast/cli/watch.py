@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -15,12 +15,14 @@ from rich.text import Text
 from holdfast.errors import ConfigError, PeerError
 from holdfast.model.ids import asset_id, is_ledger, name_of, operator_of, stage_of
 from holdfast.model.plan import to_micros
+from holdfast.model.protection import MODES
 from holdfast.pipeline import durations
 from holdfast.pipeline.gaps import all_gaps
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .story import EventLogs, sentence
+from .tables import table_console
 
 #: Roles of copies, as nodes tell them.
 RUNS, BACKS_UP = ("primary", "yielding"), ("backup", "joining")
@@ -45,7 +47,7 @@ def status(
     if as_json:
         say(cluster_status(found))
         return
-    console = Console()
+    console = table_console()
     if not watch:
         console.print(status_view(found.pipeline, cluster_status(found)))
         return
@@ -173,7 +175,7 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
         shards.add_row(
             asset,
             primary or "LOST",
-            f"{backup}, stands in" if told.get("stands_in") else backup,
+            _with_role(backup, place, told),
             place["mode"],
             str(place["epoch"]),
             percent(told.get("load_percent")),
@@ -184,6 +186,12 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             style="bold red" if not primary else "yellow" if place["wants_backup"] and not place["backup"] else "",
         )
     return Group(shards, stages, nodes_table(status), *notices(status))
+
+
+def _with_role(backup: str, place: dict[str, Any], told: dict[str, Any]) -> str:
+    if place["backup"] and MODES[place["mode"]].runs_beside:
+        return f"{backup}, runs too"
+    return f"{backup}, stands in" if told.get("stands_in") else backup
 
 
 def notices(status: dict[str, Any]) -> list[Text]:
@@ -230,10 +238,11 @@ def skip_lines(shards: dict[str, Any]) -> list[str]:
 
 
 def nodes_table(status: dict[str, Any]) -> Table:
-    """What each node has, and how busy that keeps it: in percent of one core, over about the last minute."""
+    """What each node has, how busy that keeps it (in percent of one core, over about the last minute), and what its
+    failure would cost now."""
     table = Table()
-    for column in ("node", "runs", "backs up", "load of shards", "of stages", "memory of stages"):
-        table.add_column(column, justify="left" if column == "node" else "right")
+    for column in ("node", "runs", "backs up", "load of shards", "of stages", "memory of stages", "if it failed now"):
+        table.add_column(column, justify="left" if column in ("node", "if it failed now") else "right")
     for name, told in sorted(status["nodes"].items()):
         shards = told.get("shards", {}).values()
         count = [sum(shard.get("role") in roles for shard in shards) for roles in (RUNS, BACKS_UP)]
@@ -241,8 +250,21 @@ def nodes_table(status: dict[str, Any]) -> Table:
         stages = told.get("stage_load_percent", {}).values()
         loads = [percent(sum(found)) if found else "-" for found in (known, stages)]
         memory = sum(told.get("stage_memory_bytes", {}).values())
-        table.add_row(name, *map(str, count), *loads, size(memory) if memory else "-")
+        table.add_row(name, *map(str, count), *loads, size(memory) if memory else "-", if_it_failed(told))
     return table
+
+
+def if_it_failed(told: dict[str, Any]) -> str:
+    """Which nodes would recover what it runs, beside each other, and how long each would take: the worst first."""
+    segments = told.get("recovery", {}).get("segments", {})
+    order = sorted(segments, key=lambda name: (-segments[name]["expected_ms"], name))
+    found = [f"{segments[n]['expected_ms']:,.0f} ms on {n} ({counted(len(segments[n]['shards']))})" for n in order]
+    more = f", {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more if found else "-"
+
+
+def counted(shards: int) -> str:
+    return "1 shard" if shards == 1 else f"{shards} shards"
 
 
 def percent(load: float | None) -> str:

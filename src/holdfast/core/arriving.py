@@ -44,11 +44,13 @@ def cargo_of(outputs: dict[Edge, OutputPart], handed: dict[Edge, HandedPart], ro
 class Arriving:
     """Whatever has come of the newest round."""
 
-    __slots__ = ("cargo", "head", "key", "pieces", "source")
+    __slots__ = ("at_ns", "cargo", "head", "key", "pieces", "source")
 
-    def __init__(self, source: Seat, key: Key) -> None:
+    def __init__(self, source: Seat, key: Key, at_ns: int) -> None:
         self.source = source
         self.key = key
+        #: When the first piece came.
+        self.at_ns = at_ns
         self.head: Capture | None = None
         self.pieces: dict[int, object] = {}
         self.cargo: dict[int, tuple[Cargo, ...]] = {}
@@ -87,10 +89,13 @@ class Arriving:
 class Pasting:
     """A held capture, and the pieces of it that are still to be pasted."""
 
-    __slots__ = ("head", "left", "number", "source")
+    __slots__ = ("at_ns", "before_ns", "head", "left", "number", "source")
 
-    def __init__(self, source: Seat, head: Capture, state: list[object], number: int = 0) -> None:
+    def __init__(self, source: Seat, head: Capture, state: list[object], number: int = 0, at_ns: int = 0) -> None:
         self.source = source
+        self.at_ns = at_ns
+        #: What the operator of the image had worked before.
+        self.before_ns = 0
         self.head = head
         #: In reverse, so that the next one is the last: what was pasted is let go at once.
         self.left = state[::-1]

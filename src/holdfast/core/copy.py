@@ -31,7 +31,7 @@ from holdfast.errors import HoldfastError, InvariantError, MemoryLimitError, che
 from holdfast.logs.inbox import Inbox
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows, cut_rows
-from holdfast.model.config import Config
+from holdfast.model.config import SECOND, Config
 from holdfast.model.ids import Asset, Consumer, Edge, dead_edge
 from holdfast.model.messages import Capture
 from holdfast.model.parts import CheckpointHead, CommitRecord, HandedPart
@@ -66,11 +66,19 @@ class Fork(NamedTuple):
     marks: tuple[int, int, int]
 
 
+class Tidings(NamedTuple):
+    """How busy a primary was when a capture was taken, what an element took, and when the capture came."""
+
+    load: int = 0
+    element_ns: int = 0
+    at_ns: int = 0
+
+
 class Copy:
     __slots__ = (
         "block_rows_max", "blocked", "condition", "consumed_since", "dead", "fork", "gap", "gauge", "highest",
-        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "watermark",
-        "why",
+        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "told",
+        "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -96,6 +104,8 @@ class Copy:
         self.highest = WATERMARK_MIN
         #: It makes again what an earlier copy made, which may have come further: it needs the same input.
         self.replays = False
+        #: Of an image: what its primary has told with the last capture.
+        self.told = Tidings()
         #: (born, round) of the last capture in this image.
         self.pasted = (0, 0)
         #: Elements consumed since the last capture was taken.
@@ -318,7 +328,23 @@ class Copy:
     def hold(self, pasting: Pasting) -> None:
         """A capture is here, complete, and fits: it will be pasted, whatever happens to its primary."""
         self.change(Change.HELD_LAST if pasting.head.done else Change.HELD_PART)
+        pasting.before_ns = self.op.busy_ns
         self.pasting = pasting
+        self.told = Tidings(pasting.head.load, pasting.head.element_ns, pasting.at_ns)
+
+    def pasting_ns(self) -> int:
+        """What is still to be pasted will take, as measured so far."""
+        return sum(map(self.op.paste_ns, self.pasting.left)) if self.pasting is not None else 0
+
+    def exposed_ns(self, now_ns: int) -> int:
+        """Of an image: what it would take to run from it now (`core/recovery.py`). What stages have handed over is here
+        and can be counted; of what other shards send again only its load tells."""
+        told = self.told
+        if len(self.inboxes) < len(self.inputs):
+            return self.pasting_ns() + told.load * max(0, now_ns - told.at_ns) // SECOND
+        to = self.pasting.head.to if self.pasting is not None else self.positions()
+        waiting = sum(b.end - b.start for e, inbox in self.inboxes.items() for b in inbox.sealed if b.start >= to[e])
+        return self.pasting_ns() + told.element_ns * waiting
 
     def give_up(self) -> None:
         """A piece could not be pasted: only a new scan makes this image good."""

@@ -150,7 +150,7 @@ def _ways(made: Draft, asset: Asset, place: Place) -> Iterator[tuple[Detour, Pla
         return
     there = name_of(place.backup or "")
     if there in made.load and not place.moving and not made.links.is_cut(here, there):
-        new = change(place, moving=True)
+        new = place.swapped() if place.twin else change(place, moving=True)
         yield Detour("primary of", asset, here, there), new, new
     for name in made.load:
         if place.backup and name not in (here, name_of(place.backup)) and not made.links.is_cut(here, name):

@@ -239,12 +239,12 @@ class Election:
         self.elected_ns = now_ns
         ready.notes.append(notes.Elected(self.name, self.term))
         mine = self.accepted
-        self.propose(mine.members, mine.places, mine.draining, mine.protection, now_ns, ready)
+        self.propose(mine.members, mine.places, mine.draining, mine.protection, mine.units, now_ns, ready)
 
     # --- the record
 
     def propose(
-        self, members: dict, places: dict, draining: tuple, protection: dict, now_ns: int, ready: Ready
+        self, members: dict, places: dict, draining: tuple, protection: dict, units: dict, now_ns: int, ready: Ready
     ) -> None:
         """Compare-and-set: the next version after the one this coordinator has accepted."""
         before = self.accepted
@@ -255,6 +255,7 @@ class Election:
             places=places,
             draining=draining,
             protection=protection,
+            units=units,
         )
         for name, life in members.items():
             if before.members.get(name) != life:

@@ -65,7 +65,7 @@ class Errand:
         self.shard = shard
         #: Who is primary, in which epoch, by the newest record that this errand knows (only its version is kept).
         self.home = home
-        #: Who may stand in for it; and whether that one is asked now.
+        #: Who runs beside it, or may; and whether that one is asked now.
         self.standby = standby
         self.aside = False
         self.fence = Fence({asked.edge: shard})
@@ -180,5 +180,5 @@ class Errand:
         place = record.places.get(self.shard)
         if place is not None:
             self.home = name_of(place.primary) if place.primary else NO_NAME
-            self.standby = name_of(place.stand_in) if place.stand_in else NO_NAME
+            self.standby = name_of(place.beside) if place.beside else NO_NAME
             self.fence.hear(FencedBy.PRODUCER, self.shard, place.epoch)

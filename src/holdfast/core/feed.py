@@ -14,7 +14,7 @@ from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
 from holdfast.model.block import Block
 from holdfast.model.ids import NO_SEAT, Address, Consumer, Edge, Seat
-from holdfast.model.messages import Data, Subscribe
+from holdfast.model.messages import Data, Here, Subscribe
 from holdfast.model.record import Place
 
 
@@ -31,10 +31,12 @@ class Feed:
         "edge",
         "epoch",
         "heard_ns",
+        "makers",
         "next",
         "paused",
         "planned",
         "query",
+        "said",
         "seat",
     )
 
@@ -67,12 +69,30 @@ class Feed:
         self.paused = paused
         #: How far an earlier life of this reader had planned.
         self.planned = 0
-        #: Where somebody may stand in for the producer: both of them. They are asked for the same (early connection).
+        #: Where somebody runs beside the producer, or may: both. They are asked for the same (early connection).
         self.both: tuple[Seat, ...] = ()
+        #: Those of them that run all the time.
+        self.makers: tuple[Seat, ...] = ()
+        #: What each of them has said about where this consumer could go on.
+        self.said: dict[Address, Here] = {}
 
     def turn(self, place: Place) -> None:
         """The producer is where this place says."""
-        self.both = (place.primary, place.stand_in) if place.primary and place.stand_in else ()
+        self.both = (place.primary, place.beside) if place.primary and place.beside else ()
+        if self.makers != place.running:
+            self.makers, self.said = place.running, {}
+
+    def of_all(self, source: Address, message: Here) -> Here | None:
+        """Of a producer that runs on two nodes each may have sent more than the other: all have to say how much."""
+        if len(self.makers) < 2:
+            return message
+        self.said[source] = message
+        said = [self.said[seat] for seat in self.makers if seat in self.said]
+        if len(said) < len(self.makers):
+            return None
+        furthest = max(said, key=lambda here: here.next)
+        first, to = max(here.first for here in said), max(here.to for here in said)
+        return msgspec.structs.replace(furthest, first=first, to=to)
 
     def start(self, at: int) -> None:
         """An empty start: this is where the edge goes on."""

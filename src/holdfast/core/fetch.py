@@ -20,7 +20,7 @@ from holdfast.core.ready import Ready
 from holdfast.core.stand_ins import Beside
 from holdfast.model import notes
 from holdfast.model.config import SECOND
-from holdfast.model.ids import Address, Seat
+from holdfast.model.ids import Address, Consumer, Seat
 from holdfast.model.messages import Fetch, Fetched, FetchRefused
 from holdfast.model.reasons import FetchReason
 
@@ -91,15 +91,17 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
     runner = host.runners.get(shard)
     beside = host.stand_ins.running.get(shard)
     if beside is not None:
-        host.renew_leases(asked.consumer, now_ns)  # of what else is here for it
+        _renew_leases(host, asked.consumer, now_ns)  # of what else is here for it
         return _from_stand_in(beside, asked)
     if runner is None or runner.epoch < asked.producer_epoch:
         return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary if shard in places else None)
     if runner.copy.landing:
-        host.renew_leases(asked.consumer, now_ns)
+        _renew_leases(host, asked.consumer, now_ns)
         return None
     queue = runner.outlet.queue(asked.edge)
     start = asked.start
+    if start < queue.trimmed and not runner.is_primary:
+        return _refuse(asked, FetchReason.NOT_HERE, home=places[shard].primary)
     if start < queue.trimmed:
         passed = queue.landed >= 0 and runner.outlet.has_passed(asked.edge, asked.consumer, queue.landed)
         if passed is None or queue.landed < 0:
@@ -110,13 +112,21 @@ def decide(host: Host, asked: Fetch, now_ns: int) -> Fetched | FetchRefused | No
             )
             # follows it any more, as with `spark.read`, its lease lapses, since this question does not renew it
         start = min(queue.landed, asked.end)
-    host.renew_leases(asked.consumer, now_ns)
+    _renew_leases(host, asked.consumer, now_ns)
     if queue.next < asked.end:
         return None
     blocks = queue.between(start, asked.end)
     if blocks is None:
         return _refuse(asked, FetchReason.POSITION)
     return Fetched(ticket=asked.ticket, edge=asked.edge, epoch=runner.epoch, blocks=blocks)
+
+
+def _renew_leases(host: Host, consumer: Consumer, now_ns: int) -> None:
+    """A guest is there: nothing that is kept for it here lapses for another lease."""
+    for runner in host.runners.values():
+        for queue in runner.copy.outputs:
+            if consumer in queue.leases:
+                queue.lease(consumer, now_ns + host.config.lease_ns)
 
 
 def _from_stand_in(beside: Beside, asked: Fetch) -> Fetched | FetchRefused | None:

@@ -28,6 +28,7 @@ from holdfast.model import notes
 from holdfast.model.ids import Address, Asset, Name, Seat, driver_of, life_of, name_of, reads_as
 from holdfast.model.message import Message, SaidBy
 from holdfast.model.messages import Subscribe
+from holdfast.model.protection import MODES
 from holdfast.model.ranges import check_of, is_address, shown
 from holdfast.model.record import Place, Record
 from holdfast.model.topology import Topology
@@ -35,6 +36,10 @@ from holdfast.model.topology import Topology
 #: Messages of these are refused once their epoch, or their `since`, is what the record says: not theirs to say.
 _OF_AN_EDGE = (SaidBy.PRODUCER, SaidBy.MAKER)
 _OF_A_PLACE = (SaidBy.PRIMARY, SaidBy.HOLDER, *_OF_AN_EDGE)
+
+#: Rows of a node that this machine does not know, and that may run a shard under a record that is on its way: they are
+#: not taken, and come again.
+NOT_YET = "who makes this is not known here yet"
 
 
 class Gate:
@@ -72,7 +77,7 @@ class Gate:
         self._accepted = accepted or self.record_of
         #: Every node that a record has named so far, and the last two records that were looked at.
         self.seen: tuple[deque[tuple[int, int]], set[Name]] = (deque(maxlen=2), set())
-        #: Who could stand in for the primary of a shard, and at which epoch: its rows may come when it cannot any more.
+        #: Who could make rows beside the primary of a shard, and at which epoch: they may come when it cannot any more.
         self.beside: set[tuple[Asset, Seat, int]] = set()
 
     @property
@@ -121,6 +126,8 @@ class Gate:
             right = self._speaks_for(source, message, record.places.get(asset))
         else:
             right = self._is_known(source)
+        if not right and said_by is SaidBy.MAKER and self._is_perhaps_twin(message, record):
+            return NOT_YET
         return "" if right else f"only {said_by.value} says this"
 
     def _consumes(self, source: Address, message: Subscribe) -> bool:
@@ -143,10 +150,21 @@ class Gate:
             return self._is_known(source)
         if said < known:
             return True
-        if message.said_by is SaidBy.MAKER and (self.topology.producer[message.edge], source, said) in self.beside:
-            return True
+        if message.said_by is SaidBy.MAKER:
+            shard = self.topology.producer[message.edge]
+            if (shard, source, said) in self.beside or (self._may_have_twins(shard, place) and self._is_known(source)):
+                return True
         right = place.holders if message.said_by is SaidBy.HOLDER else (place.primary,)
         return any(source == seat or (not life_of(seat) and name_of(source) == name_of(seat)) for seat in right)
+
+    def _is_perhaps_twin(self, message: Any, record: Record) -> bool:
+        shard = self.topology.producer[message.edge]
+        place = record.places.get(shard)
+        return place is not None and message.epoch == place.epoch and self._may_have_twins(shard, place)
+
+    def _may_have_twins(self, shard: Asset, place: Place) -> bool:
+        """Who runs beside the primary changes without a new epoch, and a reader may have an older record."""
+        return any(MODES[mode].runs_beside for mode in (place.mode, self.record.protection_of(shard).mode))
 
     def _is_known(self, source: Address) -> bool:
         """Is it a member, or was it one? (What it said before it was removed may come late.)"""
@@ -160,9 +178,11 @@ class Gate:
             names.update(name_of(seat) for place in record.places.values() for seat in place.holders)
             over = {a: p.epoch for a, p in self.record.places.items()}
             known = {(a, seat, epoch) for a, seat, epoch in self.beside if epoch >= over.get(a, 0)}
-            self.beside = known | {(a, p.stand_in, p.epoch) for a, p in record.places.items() if p.stand_in}
+            self.beside = known | {(a, p.beside, p.epoch) for a, p in record.places.items() if p.beside}
 
     def refuse(self, source: Address, message: Message, why: str, ready: Ready) -> None:
+        if why == NOT_YET:
+            return
         ready.notes.append(notes.Objected(type(message).__name__, shown(source), why[:300], self.who))
 
 

@@ -6,27 +6,29 @@ themselves know nothing of other nodes.
 
 from __future__ import annotations
 
+from holdfast.core.agenda import HostAgenda
 from holdfast.core.arriving import Arriving, Pasting, key_of
 from holdfast.core.copy import Copy
 from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.fence import Behind, Fence
 from holdfast.core.lookups import Lookups
 from holdfast.core.operator import OperatorFactory
-from holdfast.core.possible import can_be
+from holdfast.core.possible import why_not
 from holdfast.core.protect import Pace, maker
 from holdfast.core.ready import Done, Left, Ready
+from holdfast.core.recoveries import Recoveries
 from holdfast.core.restores import Restores
 from holdfast.core.roles import TRANSITIONS, Action, Change, Condition, State, role_of
 from holdfast.core.runner import Runner
 from holdfast.core.spills import Spills
 from holdfast.core.stand_ins import StandIns
-from holdfast.core.tasks import CAPTURE, PASTE, Task
 from holdfast.core.tickets import Tickets
+from holdfast.core.twins import Twins
 from holdfast.errors import HoldfastError, InvariantError, one_line
 from holdfast.model import notes
 from holdfast.model.block import base_of
 from holdfast.model.config import Config
-from holdfast.model.ids import Address, Asset, Consumer, Edge, Seat
+from holdfast.model.ids import Address, Asset, Edge, Seat, life_of, name_of
 from holdfast.model.messages import (
     Capture,
     CapturePiece,
@@ -48,7 +50,7 @@ from holdfast.model.topology import Topology
 class Host:
     __slots__ = (
         "arriving", "config", "copies", "factory", "fence", "first_version", "holds", "letters", "lookups", "pace",
-        "restores", "runners", "seat", "spills", "stand_ins", "states", "tickets", "topology",
+        "recoveries", "restores", "runners", "seat", "spills", "stand_ins", "states", "tickets", "topology", "twins",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -76,6 +78,8 @@ class Host:
         self.lookups = Lookups(self.tickets, config, self._pump, seat)
         self.restores = Restores(self.tickets, config, self._on_loaded)
         self.stand_ins = StandIns(self)
+        self.recoveries = Recoveries(seat, self.copies, self.runners, config.retry_ns)
+        self.twins = Twins(self)
 
     # --- the record
 
@@ -89,6 +93,7 @@ class Host:
         for shard in self.topology.shard:
             place = record.places[shard]
             if place != before.places.get(shard):
+                self._look_for_failure(shard, before.places.get(shard), now_ns)
                 self._on_place(shard, place, now_ns, ready)
             elif record.protection_of(shard) != before.protection_of(shard):
                 self._on_protection(shard, now_ns)
@@ -97,6 +102,14 @@ class Host:
         self.stand_ins.on_record(record, now_ns, ready)
         for shard, source in list(self.arriving):
             self._take(shard, source, ready)
+
+    def _look_for_failure(self, shard: Asset, before: Place | None, now_ns: int) -> None:
+        """Does the record give this shard to its image here because the node of its primary is gone?"""
+        gone = before.primary if before else None
+        is_next = self.record.places[shard].primary == self.seat and self.states.get(shard) is State.BACKUP
+        is_gone = gone is not None and self.record.members.get(name_of(gone)) != life_of(gone)
+        if gone and is_gone and is_next and shard not in self.stand_ins.running:
+            self.recoveries.begin(shard, name_of(gone), now_ns)
 
     def take_all(self, shard: Asset, ready: Ready) -> None:
         """Hold what has arrived for this shard meanwhile."""
@@ -113,13 +126,7 @@ class Host:
     def impossible(self, record: Record) -> str:
         """Why the copies here could not do what this record asks of them, if they could not. (Their own table says so
         again when they do it: then it is a bug of ours.)"""
-        before = self.record.places
-        for shard in self.topology.shard:
-            place = record.places[shard]
-            if place != before.get(shard) and not can_be(self, shard, place):
-                role = role_of(self.seat, place).value
-                return f"{shard} on {self.seat} is {self.states.get(shard, State.ABSENT).value}, and cannot be {role}"
-        return ""
+        return why_not(self, record)
 
     def _on_place(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         state = self.states.get(shard, State.ABSENT)
@@ -148,9 +155,9 @@ class Host:
                         detail=f"{shard} on {self.seat}: {place}",
                     )
                 self.copies[shard] = self._new_copy(shard, based=True)
-                if place.primary == self.seat:
+                if self.seat in place.running:
                     self.copies[shard].change(Change.RUNS)
-                    self._run(shard, place, now_ns, ready)
+                    self.run(shard, place, now_ns, ready)
             case Action.JOIN | Action.REJOIN:
                 self._forget(shard, ready)
                 self.copies[shard] = self._new_copy(shard, based=False)
@@ -160,6 +167,9 @@ class Host:
             case Action.PROMOTE:
                 self.copies[shard].change(Change.NAMED)
                 self._promote(shard, place, now_ns, ready)
+            case Action.RUN_BESIDE:
+                self.copies[shard].change(Change.NAMED)
+                self.twins.start(shard, place, now_ns, ready)
             case Action.LAND:
                 self._land(shard, place, now_ns, ready)
             case Action.RESTORE:
@@ -177,17 +187,22 @@ class Host:
                 ready.notes.append(notes.Dropped(shard, self.seat, place.epoch))
 
     def _promote(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        """What is held is pasted first: the primary was told that it is safe here."""
+        self.paste_all(shard, ready)
+        self.begin(shard, place, now_ns, ready)
+
+    def begin(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+        """Run from the image."""
         copy = self.copies[shard]
-        while copy.pasting is not None:
-            self.paste(shard, ready)
         self.cancel(copy)
         copy.promote(now_ns + self.config.lease_ns)
-        self._run(shard, place, now_ns, ready)
+        self.run(shard, place, now_ns, ready)
 
     def _retarget(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
-        runner = self.runners[shard]
-        if place.epoch == runner.epoch or runner.skips.is_granted(place):
+        runner = self.runners.get(shard)
+        if runner is None:
+            self.twins.start_late(shard, place, now_ns, ready)
+            return
+        if place.epoch == runner.epoch or runner.may_go_on(place):
             runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
             return
         if not runner.place.moving:
@@ -209,7 +224,7 @@ class Host:
         for inbox in copy.inboxes.values():
             inbox.based, inbox.landing = False, True
         copy.start_empty(base_of(place.epoch))
-        self._run(shard, place, now_ns, ready)
+        self.run(shard, place, now_ns, ready)
 
     def _restore(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         """All copies are gone: ask the store; if this copy has at this epoch, go on."""
@@ -244,7 +259,7 @@ class Host:
         heard = self.restores.end(shard)
         ready.notes.append(notes.Restored(shard, self.seat, epoch, tuple(copy.positions().items())))
         copy.promote(now_ns + self.config.lease_ns)
-        self._run(shard, place, now_ns, ready)
+        self.run(shard, place, now_ns, ready)
         self.runners[shard].on_all_heard(heard, now_ns, ready)
         self.lookups.look(copy, ready)
 
@@ -269,17 +284,16 @@ class Host:
         _logs(copy, self.record.protection_of(shard))
         return copy
 
-    def _run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
+    def run(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         copy = self.copies[shard]
-        ready.notes.append(notes.Promoted(shard, self.seat, place.epoch, tuple(copy.positions().values())))
-        ready.notes.extend(notes.SetAside(shard, place.epoch, block) for block in self.stand_ins.kept.pop(shard, ()))
-        make_guard = maker(copy, self.config, self.pace, self.tickets)
+        make_guard = maker(copy, self.seat, self.config, self.pace, self.tickets)
         make_op = lambda: self.factory(copy.spec)  # noqa: E731
-        stored = self.record.protection_of(shard).is_stored
-        runner = Runner(
-            copy, place, self.topology, self.config, make_guard, make_op, self.spills, self.letters, stored=stored
-        )
+        stored, parts = self.record.protection_of(shard).is_stored, (self.spills, self.letters)
+        runner = Runner(copy, place, self.seat, self.topology, self.config, make_guard, make_op, *parts, stored=stored)
         self.runners[shard] = runner
+        runner.barred = self.twins.barred(shard, place)
+        runner.note_start(ready)
+        ready.notes.extend(notes.SetAside(shard, place.epoch, block) for block in self.stand_ins.kept.pop(shard, ()))
         runner.on_record(self.record, now_ns, ready)
         runner.on_place(place, self.record.protection_of(shard), now_ns, ready)
 
@@ -296,13 +310,6 @@ class Host:
         runner = self.runners.get(self.topology.producer[message.edge])
         if runner is not None:
             runner.outlet.refuse(source, message, behind.known, ready)
-
-    def renew_leases(self, consumer: Consumer, now_ns: int) -> None:
-        """A guest is there: nothing that is kept for it here lapses for another lease."""
-        for runner in self.runners.values():
-            for queue in runner.copy.outputs:
-                if consumer in queue.leases:
-                    queue.lease(consumer, now_ns + self.config.lease_ns)
 
     def on_left(self, event: Left, now_ns: int, ready: Ready) -> None:
         for edge in event.edges:
@@ -332,7 +339,7 @@ class Host:
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
         if Asset(message.consumer) in self.runners:
-            self.runners[Asset(message.consumer)].on_here(message, now_ns, ready)
+            self.runners[Asset(message.consumer)].on_here(source, message, now_ns, ready)
 
     # --- captures
 
@@ -345,7 +352,7 @@ class Host:
             return
         known = self.arriving.get((shard, source))
         if known is None or known.key < key_of(message):
-            known = self.arriving[shard, source] = Arriving(source, key_of(message))
+            known = self.arriving[shard, source] = Arriving(source, key_of(message), now_ns)
         if known.key == key_of(message):
             known.add(message)
             self._take(shard, source, ready)
@@ -381,12 +388,14 @@ class Host:
             return
         fits = copy.fits(head)
         if fits:
-            copy.hold(Pasting(arriving.source, head, arriving.state(), self.holds))
+            copy.hold(Pasting(arriving.source, head, arriving.state(), self.holds, arriving.at_ns))
             self.holds += 1
             ready.idle = True
         else:
             ready.notes.append(notes.Misfit(shard, self.seat, head.epoch, head.round, head.scan == 0))
-        ready.send.append((arriving.source, Held(shard=shard, epoch=head.epoch, round=head.round, fits=fits)))
+        cost_ns = copy.pasting_ns()
+        held = Held(shard=shard, epoch=head.epoch, round=head.round, fits=fits, cost_ns=cost_ns)
+        ready.send.append((arriving.source, held))
 
     def _answer(self, source: Seat, head: Capture, ready: Ready) -> None:
         """Say again how far a round is that came before, perhaps at an earlier epoch of the same primary."""
@@ -395,11 +404,18 @@ class Host:
             return
         number = (head.born, head.round)
         if copy.pasting is not None and (copy.pasting.head.born, copy.pasting.head.round) == number:
-            ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True)))
+            cost_ns = copy.pasting_ns()
+            held = Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=True, cost_ns=cost_ns)
+            ready.send.append((source, held))
         elif copy.pasted == number:
             ready.send.append((source, Pasted(shard=head.shard, epoch=head.epoch, round=head.round)))
         elif copy.condition is Condition.HOLLOW:  # that the paste failed was said, but perhaps not heard
             ready.send.append((source, Held(shard=head.shard, epoch=head.epoch, round=head.round, fits=False)))
+
+    def paste_all(self, shard: Asset, ready: Ready) -> None:
+        """What is held is pasted before a copy runs: the primary was told that it is safe here."""
+        while self.copies[shard].pasting is not None:
+            self.paste(shard, ready)
 
     def paste(self, shard: Asset, ready: Ready) -> bool:
         """One piece of what is held; true if that was the last."""
@@ -425,7 +441,8 @@ class Host:
         self.lookups.look(copy, ready)
         self.spills.look(copy, ready)  # an image's queues are bounded as its primary's are
         ready.notes.append(notes.Pasted(shard, self.seat, head.epoch, head.round, head.scan == 0))
-        ready.send.append((pasting.source, Pasted(shard=shard, epoch=head.epoch, round=head.round)))
+        cost_ns = max(0, copy.op.busy_ns - pasting.before_ns)
+        ready.send.append((pasting.source, Pasted(shard=shard, epoch=head.epoch, round=head.round, cost_ns=cost_ns)))
         return True
 
     def on_held(self, source: Seat, message: Held | Pasted, now_ns: int, ready: Ready) -> None:
@@ -437,24 +454,9 @@ class Host:
 
     # --- tasks
 
-    def tasks(self, now_ns: int) -> list[Task]:
+    def agenda(self, now_ns: int) -> HostAgenda:
         """What could be done now for the sake of availability."""
-        held = [(copy.pasting.number, shard) for shard, copy in self.copies.items() if copy.pasting is not None]
-        pastes = [self._paste_task(shard) for _, shard in sorted(held)]
-        due = [shard for shard, runner in self.runners.items() if runner.wants_protection(now_ns)]
-        return pastes + [self._capture_task(shard) for shard in due]
-
-    def _paste_task(self, shard: Asset) -> Task:
-        copy = self.copies[shard]
-        cost_ns = copy.op.paste_ns(copy.pasting.left[-1]) if copy.pasting else 0
-        return Task(PASTE, shard, cost_ns, lambda now_ns, ready: self.paste(shard, ready))
-
-    def _capture_task(self, shard: Asset) -> Task:
-        def run(now_ns: int, ready: Ready) -> bool:
-            self.runners[shard].protect(now_ns, ready)
-            return True
-
-        return Task(CAPTURE, shard, self.copies[shard].op.delta_ns(), run)
+        return HostAgenda(self, now_ns)
 
     # --- time and disk
 
@@ -471,7 +473,7 @@ class Host:
         self.spills.on_tick(list(self.copies.values()), now_ns, ready)
         self.lookups.on_tick(list(self.copies.values()), now_ns, ready)
         self.restores.on_tick(now_ns, ready)
-        self.letters.on_tick([runner.copy for runner in self.runners.values()], now_ns, ready)
+        self.letters.on_tick([r.copy for r in self.runners.values() if r.is_primary], now_ns, ready)
         for runner in self.runners.values():
             runner.on_tick(now_ns, ready)
         self.stand_ins.on_tick(now_ns, ready)
@@ -482,12 +484,13 @@ class Host:
             queue.edge: EdgeState(trimmed=queue.trimmed, next=queue.next, watermark=runner.copy.watermark)
             for runner in self.runners.values()
             for queue in runner.copy.outputs
-            if not runner.copy.landing
+            if not runner.copy.landing and runner.is_primary
         }
 
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
-        return [message for runner in self.runners.values() if runner.has_news() for message in runner.reports()]
+        found = [message for runner in self.runners.values() if runner.has_news() for message in runner.reports()]
+        return found + self.twins.reports()
 
 
 def _logs(copy: Copy, protection: Protection) -> None:

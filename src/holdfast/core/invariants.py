@@ -38,13 +38,14 @@ def _follows(block: Block, at: int) -> bool:
 class Invariants:
     """Of one life of one process."""
 
-    __slots__ = ("_accepted", "_beside", "_marks", "_running", "_sealed_to", "_stories", "rules")
+    __slots__ = ("_accepted", "_beside", "_marks", "_running", "_sealed_to", "_stories", "_twins", "rules")
 
     def __init__(self) -> None:
         #: Epoch of every shard that runs here.
         self._running: dict[Asset, int] = {}
-        #: The same of every shard that stands in; and where its output stands.
+        #: The same of every shard that stands in, or is a twin; and where its output stands.
         self._beside: dict[Asset, tuple[int, dict[Edge, int]]] = {}
+        self._twins: set[Asset] = set()
         #: Next position and newest epoch of what a consumer takes.
         self._accepted: dict[tuple[Consumer, Edge, int], tuple[int, int]] = {}
         #: What never goes back, by what it is of.
@@ -59,6 +60,7 @@ class Invariants:
             notes.Dropped: self._stopped,
             notes.Emitted: self._emitted,
             notes.StandsIn: self._stands_in,
+            notes.RunsBeside: self._runs_beside,
             notes.EmittedBeside: self._emitted_beside,
             notes.StandsDown: self._stands_down,
             notes.SetAside: self._set_aside,
@@ -109,10 +111,16 @@ class Invariants:
     def _promoted(self, note: notes.Promoted) -> None:
         self._grow("an epoch went back or was used twice", note, ("epoch", note.shard), note.epoch, again=False)
         self._running[note.shard] = note.epoch
+        if note.shard in self._twins:
+            self._twins.discard(note.shard)
+            del self._beside[note.shard]
         self._marks = {key: mark for key, mark in self._marks.items() if key[:2] != ("run", note.shard)}
 
     def _stopped(self, note: notes.Joining | notes.Demoted | notes.Dropped) -> None:
         self._running.pop(note.shard, None)
+        if note.shard in self._twins:
+            self._twins.discard(note.shard)
+            del self._beside[note.shard]
         if not isinstance(note, notes.Demoted):  # its input is gone, too
             self._sealed_to = {key: mark for key, mark in self._sealed_to.items() if key[0] != note.shard}
 
@@ -133,6 +141,15 @@ class Invariants:
         if note.shard in self._running or note.shard in self._beside:
             self._fail("stands in for a shard that runs here", note, self._running.get(note.shard))
         self._beside[note.shard] = (note.epoch, {})
+        self._accepted = {key: mark for key, mark in self._accepted.items() if key[0] != note.shard}
+
+    def _runs_beside(self, note: notes.RunsBeside) -> None:
+        """A twin begins where its image stands, or goes on at another epoch."""
+        epoch = max(self._running.pop(note.shard, 0), self._beside.get(note.shard, (0, {}))[0])
+        if note.epoch < epoch:
+            self._fail("an epoch went back or was used twice", note, epoch)
+        self._beside[note.shard] = (note.epoch, {})
+        self._twins.add(note.shard)
         self._accepted = {key: mark for key, mark in self._accepted.items() if key[0] != note.shard}
 
     def _emitted_beside(self, note: notes.EmittedBeside) -> None:
@@ -163,6 +180,8 @@ class Invariants:
         self._grow("an acknowledgement went back", note, ("run", note.shard, note.edge, "acked"), note.position)
 
     def _trimmed(self, note: notes.Trimmed) -> None:
+        if note.shard in self._twins:
+            return
         if note.shard not in self._running:
             self._fail("trimmed by a copy that is not primary", note, None)
         self._grow("a queue grew at its old end", note, ("run", note.shard, note.edge, "trimmed"), note.trimmed)

@@ -1,9 +1,10 @@
 """Who cannot hear whom: which links between members are cut, and which of them something needs.
 
 A member that hears the coordinator but not another member says so (`Unheard`), at every tick. The coordinator believes
-it only while it hears both of them itself: so a member that is dead or asleep is not taken for one behind a cut. What
-has been said for `cut_ns` without a gap is a cut, in both directions, until nobody has said it for `mend_ns`.
-The second time is much longer than the first: a link that comes and goes moves things once, not back and forth.
+it only while it hears both of them itself, and both have the newest record: so a member that is dead, asleep, or does
+not know yet whom to send heartbeats to is not taken for one behind a cut. What has been said for `cut_ns` without a gap
+is a cut, in both directions, until nobody has said it for `mend_ns`. The second time is much longer than the first: a
+link that comes and goes moves things once, not back and forth.
 
 Nobody is removed for a cut: both ends are alive. What needs the link goes around it (`core/detours.py`). A cut from the
 coordinator itself is another matter: whom it does not hear is silent, and may be removed by a majority.
@@ -59,7 +60,7 @@ class Wires:
             return
         here = name_of(place.primary)
         if not place.is_stage:
-            yield from (link(here, name_of(seat)) for seat in place.targets)
+            yield from (link(here, name_of(seat)) for seat in place.holders if seat != place.primary)
         for other in self.feeds.get(asset, ()):
             yield from (link(here, name_of(seat)) for seat in places[other].holders)
         for other in self.fed_by.get(asset, ()):
@@ -105,7 +106,7 @@ NO_CUTS = LinkView(Wires(Topology(shards=(), stages=(), readers=())), frozenset(
 class LinkWatch:
     """A node's part of it: says whom it does not hear; as coordinator, finds out which links are cut."""
 
-    __slots__ = ("_changed", "_cuts", "_election", "_said", "config", "name", "wires")
+    __slots__ = ("_changed", "_cuts", "_election", "_members", "_said", "config", "name", "wires")
 
     def __init__(self, name: Name, topology: Topology, election: Election, config: Config) -> None:
         self.name = name
@@ -117,6 +118,8 @@ class LinkWatch:
         #: When each cut was last heard of.
         self._cuts: dict[Link, int] = {}
         self._changed = False
+        #: By the last record: members and the life each is in.
+        self._members: dict[Name, int] = {}
 
     def neighbours(self, record: Record) -> frozenset[Name]:
         return self.wires.neighbours(self.name, record.places)
@@ -128,9 +131,11 @@ class LinkWatch:
         return [Unheard(members=names)] if names and coordinator != self.name else []
 
     def on_record(self, record: Record) -> None:
-        """Who is not a member (any more) has no links."""
+        """Who is not a member (any more) has no links. What was said of an earlier life of one says nothing of this."""
+        before, self._members = self._members, record.members
         members = record.members
-        self._said = {pair: times for pair, times in self._said.items() if pair[0] in members and pair[1] in members}
+        same = {name for name, life in members.items() if before.get(name) == life}
+        self._said = {pair: times for pair, times in self._said.items() if pair[0] in same and pair[1] in same}
         self._cuts = {pair: last for pair, last in self._cuts.items() if pair[0] in members and pair[1] in members}
 
     def on_unheard(self, source: Address, message: Unheard, now_ns: int, ready: Ready) -> None:
@@ -142,6 +147,8 @@ class LinkWatch:
                 continue
             if not (self._hears(hearer, now_ns) and self._hears(silent, now_ns)):
                 self._said.pop((hearer, silent), None)
+                continue
+            if not (self._is_up_to_date(hearer) and self._is_up_to_date(silent)):
                 continue
             first_ns, last_ns = self._said.get((hearer, silent), (now_ns, now_ns))
             if now_ns - last_ns > self._gap_ns:
@@ -156,6 +163,11 @@ class LinkWatch:
 
     def _hears(self, name: Name, now_ns: int) -> bool:
         return self._election.silence_ns(name, now_ns) <= self._gap_ns
+
+    def _is_up_to_date(self, name: Name) -> bool:
+        """Does it have the newest record? By another one it may send its heartbeats to others than those who wait for
+        them: one that was started again, say, and that the coordinator hears but does not reach."""
+        return name in self._election.appended
 
     def _take(self, pair: Link, now_ns: int, ready: Ready) -> None:
         if pair not in self._cuts:

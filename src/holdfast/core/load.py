@@ -15,12 +15,14 @@ call for the next move), and what a node does beside its operators. For that, an
 
 from __future__ import annotations
 
+from holdfast.core.agenda import images_of
 from holdfast.core.gauge import Gauge
 from holdfast.core.host import Host
 from holdfast.core.ready import Ready, StageBusy
 from holdfast.core.roles import State
+from holdfast.core.units import ShardCost, form
 from holdfast.model.config import MS, Config
-from holdfast.model.ids import Address, Asset, Name, is_ledger
+from holdfast.model.ids import Address, Asset, Name, Seat, is_ledger
 from holdfast.model.messages import Loads
 from holdfast.model.record import Place
 
@@ -33,7 +35,7 @@ MEMORY_NS, GIGABYTE = 100 * MS, 10**9
 class LoadView:
     """Loads as the coordinator knows them: of what runs (shards, stages) and of images."""
 
-    __slots__ = ("images", "may_move", "memory", "running", "standbys")
+    __slots__ = ("captures", "drivers", "images", "may_move", "memory", "running", "standbys", "units", "up")
 
     def __init__(self) -> None:
         self.running: dict[Asset, int] = {}
@@ -41,6 +43,13 @@ class LoadView:
         #: Bytes that stages take where they run, and where they stand by.
         self.memory: dict[Asset, int] = {}
         self.standbys: dict[Asset, int] = {}
+        #: What captures of shards take, and the units that come of that; None: as they are.
+        self.captures: dict[Asset, int] = {}
+        self.units: dict[Asset, Asset] | None = None
+        #: Is a driver process up there? By what seats have told: it is if their stages take memory.
+        self.up: dict[Seat, bool] = {}
+        #: The same, by all that is known (`core/standbys.py`), of seats where there should be one with a JVM.
+        self.drivers: dict[Seat, bool] = {}
         #: May a backup be moved now, only for balance?
         self.may_move = False
 
@@ -113,7 +122,7 @@ class LoadWatch:
         memory = self.memory()
         if coordinator is None or not (running or images or memory):
             return
-        message = Loads(running=running, images=images, memory=memory)
+        message = Loads(running=running, images=images, memory=memory, captures=self._captures())
         if coordinator == self._name:
             self.on_loads(self.host.seat, message, now_ns, ready)
         else:
@@ -129,6 +138,10 @@ class LoadWatch:
         places, seat = self.host.record.places, self.host.seat
         held = {a for a in self._memory if a in places and seat in (places[a].primary, places[a].backup)}
         return {stage: taken for stage, taken in self._memory.items() if stage in held}
+
+    def _captures(self) -> dict[Asset, int]:
+        found = {shard: images_of(runner) for shard, runner in self.host.runners.items()}
+        return {s: guard.tally.capture.best_ns for s, guard in found.items() if guard and guard.tally.capture.best_ns}
 
     def measured(self) -> tuple[dict[Asset, int], dict[Asset, int]]:
         """Loads of what runs here, and of images that are kept here, as far as they are known."""
@@ -148,9 +161,13 @@ class LoadWatch:
     def on_loads(self, source: Address, message: Loads, now_ns: int, ready: Ready) -> None:
         """Only the seat that the record names speaks for a copy."""
         places = self.host.record.places
+        self.view.up[Seat(source)] = bool(message.memory)
         for asset, load in message.running.items():
             if asset in places and places[asset].primary == source:
                 self.view.running[asset] = load
+        for asset, took_ns in message.captures.items():
+            if asset in places and places[asset].primary == source:
+                self.view.captures[asset] = took_ns
         for asset, load in message.images.items():
             if asset in places and places[asset].backup == source:
                 self.view.images[asset] = load
@@ -166,6 +183,16 @@ class LoadWatch:
     def take(self, now_ns: int) -> LoadView:
         """Loads for one plan. Balance is thought of once per `balance_ns`, and not before there was time for news."""
         self.view.may_move = self.is_due(now_ns)
+        self.view.units = self._units() if self.view.may_move else None
         if self.view.may_move:
             self._balance_at_ns = now_ns + self.config.balance_ns
         return self.view
+
+    def _units(self) -> dict[Asset, Asset]:
+        """Which shards are captured together from now on. Under `period` each is, when its own period is over."""
+        if self.config.scheduler == "period":
+            return {}
+        view, record = self.view, self.host.record
+        known = [shard for shard in view.captures if shard in view.running]
+        costs = {shard: ShardCost(view.running[shard], view.captures[shard]) for shard in known}
+        return form(record.places, self.host.topology, costs, record.units, self.config.unit_capture_ns)

@@ -39,7 +39,7 @@ from holdfast.core.ready import (
 )
 from holdfast.core.standbys import Standbys
 from holdfast.core.suspicions import Suspicions
-from holdfast.core.tasks import Task, scheduler_of
+from holdfast.core.tasks import scheduler_of
 from holdfast.core.witness import Witness, has_witness
 from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
@@ -90,7 +90,7 @@ class Node:
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
         self.loads = LoadWatch(name, self.host, config)
-        self.standbys = Standbys(self.seat, config)
+        self.standbys = Standbys(self.seat, config, frozenset(s.id for s in topology.stages if s.light))
         #: The highest life in which each of them has said something right.
         self.lives: dict[Name, int] = {}
         self.ledgers = {ledger: Ledger(ledger, name, found.ledgers.get(ledger)) for ledger in topology.ledgers}
@@ -153,6 +153,8 @@ class Node:
         now_ns: int,
     ) -> Ready:
         ready = Ready()
+        if self.host.recoveries.under_way:
+            self.host.recoveries.look(now_ns, ready)
         if isinstance(event, Received):
             self._on_message(event.source, event.message, now_ns, ready)
         elif isinstance(event, Again):
@@ -165,7 +167,7 @@ class Node:
         elif isinstance(event, StandbyReady):
             self.standbys.on_ready(event, self.record)
         elif isinstance(event, Idle):
-            self._on_idle(event, now_ns, ready)
+            self._work(event.budget_ns, now_ns, ready, idle=True)
         elif isinstance(event, Left):
             self.host.on_left(event, now_ns, ready)
         elif isinstance(event, Unreachable):
@@ -226,27 +228,22 @@ class Node:
         self.links.on_tick(now_ns, ready)
         self.election.on_tick(now_ns, self._jitter(), ready)
         self.host.on_tick(now_ns, ready)
-        self._on_idle(Idle(TICK_BUDGETS * self.config.idle_budget_ns), now_ns, ready)
+        self._work(TICK_BUDGETS * self.config.idle_budget_ns, now_ns, ready, idle=False)
         for ledger in self.ledgers.values():
             ledger.on_tick(ready)
         ready.wake_ns = now_ns + self.config.heartbeat_ns
 
-    def _on_idle(self, event: Idle, now_ns: int, ready: Ready) -> None:
+    def _work(self, budget_ns: int, now_ns: int, ready: Ready, *, idle: bool) -> None:
         """Captures and pastes, piece by piece while the moment lasts; what is left waits for the next one."""
-        left_ns = event.budget_ns
-        while left_ns > 0:
-            done = self._run_task(now_ns, ready)
-            if done is None:
+        while budget_ns > 0:
+            agenda = self.host.agenda(now_ns)
+            task = self.scheduler.pick(agenda, idle=idle)
+            if task is None:  # with a tick there may be something that only waits for an idle moment
+                ready.idle = ready.idle or (bool(agenda.tasks) and not idle)
                 return
-            left_ns -= max(done.cost_ns, self.config.idle_budget_ns // 16)
-        ready.idle = True
-
-    def _run_task(self, now_ns: int, ready: Ready) -> Task | None:
-        """One piece of the work that the scheduler picks; None: there is none."""
-        task = self.scheduler.pick(self.host.tasks(now_ns), now_ns)
-        if task is not None:
             task.run(now_ns, ready)
-        return task
+            budget_ns -= max(task.cost_ns, self.config.idle_budget_ns // 16)
+        ready.idle = True
 
     def _settle(self, now_ns: int, ready: Ready) -> None:
         """After any event: act on a new record, report, and (as coordinator) plan the next one."""
@@ -276,7 +273,9 @@ class Node:
         if reports.suspects and not self.unprotected_since_ns:
             silence_ns = max(self.election.silence_ns(name, now_ns) for name in reports.suspects)
             self.unprotected_since_ns = now_ns - min(silence_ns, self.config.election_ns)
-        made = plan(self.election.accepted, reports, self.loads.take(now_ns), self.config, self.links.take())
+        loads = self.loads.take(now_ns)
+        loads.drivers = self.standbys.drivers(loads.up, now_ns)
+        made = plan(self.election.accepted, reports, loads, self.config, self.links.take())
         if made is None:
             self.reports = Reports()
             self.reports.suspects = waiting
@@ -290,7 +289,7 @@ class Node:
             ready.notes.append(notes.Balanced(self.name, *told))
         for what, asset, source, target in made.detours:
             ready.notes.append(notes.Detoured(self.name, asset, what, source, target, made.version))
-        self.election.propose(made.members, made.places, made.draining, made.protection, now_ns, ready)
+        self.election.propose(made.members, made.places, made.draining, made.protection, made.units, now_ns, ready)
         return self.election.commit == made.version
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
@@ -405,6 +404,9 @@ class Node:
     def on_unfit(self, source: Address, message: m.Unfit, now_ns: int, ready: Ready) -> None:
         self.reports.unfit[message.asset] = (message.since, message.seat)
 
+    def on_fell_back(self, source: Address, message: m.FellBack, now_ns: int, ready: Ready) -> None:
+        self.reports.fell_back[message.shard] = (message.since, message.seat)
+
     def on_set_protection(self, source: Address, message: m.SetProtection, now_ns: int, ready: Ready) -> None:
         self.reports.protection[message.operator] = message.protection
 
@@ -448,6 +450,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     for kind in m.all_messages():
         for part in (
             node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links, node.host.stand_ins,
+            node.host.twins,
         ):  # fmt: skip
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)

@@ -1,7 +1,7 @@
 """What leaves a running shard: its output queues, streamed to every consumer that asks.
 
 A consumer is a shard, a sink of the pipeline or a guest with a lease. A shard may have several running copies, each of
-which has a tap and an acknowledgement of its own: trimming follows the slowest of those that the record lets run.
+which has a tap of its own; what is trimmed follows its primary, which acknowledges for all of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from holdfast.model.topology import Topology
 
 
 class Outlet:
-    __slots__ = ("bound", "config", "copy", "epoch", "spills", "taps", "topology")
+    __slots__ = ("bound", "config", "copy", "epoch", "is_primary", "spills", "taps", "topology")
 
-    def __init__(self, copy: Copy, epoch: int, topology: Topology, config: Config, spills: Spills) -> None:
+    def __init__(
+        self, copy: Copy, epoch: int, topology: Topology, config: Config, spills: Spills, *, is_primary: bool
+    ) -> None:
         self.copy = copy
         self.epoch = epoch
         self.topology = topology
         self.config = config
         self.spills = spills
+        #: Only the primary says that something is gone: its twin may have let go of it earlier.
+        self.is_primary = is_primary
         self.taps: dict[tuple[Edge, Consumer, Seat], Tap] = {}
         #: Earlier copies of this shard have consumed nothing from this event time on that this one has not.
         self.bound = 0
@@ -41,12 +45,12 @@ class Outlet:
         return next(q for q in self.copy.outputs if q.edge == edge)
 
     def on_record(self, record: Record) -> None:
-        """Which copies of each consuming shard run, and so whose acknowledgements count."""
+        """Which copy of each consuming shard acknowledges: its primary, for all copies of it."""
         for queue in self.copy.outputs:
             for consumer in queue.owners:
                 place = record.place_of(consumer)
                 if place is not None and consumer in self.topology.shard:
-                    queue.count(consumer, place.running)
+                    queue.count(consumer, (place.primary,) if place.primary else ())
 
     def flush(self, ready: Ready) -> None:
         """Stream what was made to everybody who may have it."""
@@ -66,6 +70,8 @@ class Outlet:
         return False
 
     def _bar(self, source: Address, edge: Edge, consumer: Consumer, epoch: int, why: BarReason, ready: Ready) -> None:
+        if not self.is_primary:
+            return
         ready.notes.append(notes.Barred(self.id, edge, consumer, why))
         if consumer not in self.topology.shard:  # those are told of here, and ask again
             ready.send.append((source, Barred(edge=edge, epoch=epoch, why=why)))
@@ -96,6 +102,8 @@ class Outlet:
         if message.at < queue.trimmed and queue.landed < 0 and not self.copy.landing:
             if consumer in self.topology.shard:  # overtaken by what it has acknowledged since; never left unanswered
                 ready.send.append((source, Here(edge=edge, epoch=self.epoch, consumer=consumer, first=queue.trimmed)))
+                return False
+            if not self.is_primary:
                 return False
             ready.notes.append(notes.Gone(self.id, edge, consumer, message.at, queue.trimmed))
             ready.send.append((source, Trimmed(edge=edge, epoch=self.epoch, first=queue.trimmed)))

@@ -19,7 +19,8 @@ names the backup. To leave a draining node a shard gets a second copy in any mod
 
 A stage has no state here, so it can start anywhere; a standby makes that short. It is never on the stage's own node,
 and not where another stage of that node stands by if there is room elsewhere, so that a node's stages do not all end up
-on one. A stage that is well moves (`Place.moving`) only to a standby that is warm (`core/standbys.py`).
+on one. A stage that is well moves (`Place.moving`) only to a standby that is warm (`core/standbys.py`). One that lost
+its node passes over a standby whose JVM is still starting, for a node where one is up, and keeps it as its standby.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Reports:
     """What the coordinator has heard since it last changed the record. Entries that no longer apply do no harm."""
 
     __slots__ = (
-        "downs", "drains", "given_up", "hellos", "joined", "passed", "protection", "suspects", "unfit", "warmed",
-        "yielded",
+        "downs", "drains", "fell_back", "given_up", "hellos", "joined", "passed", "protection", "suspects", "unfit",
+        "warmed", "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class Reports:
         self.hellos: dict[Name, int] = {}
         self.joined: dict[Asset, tuple[int, Seat]] = {}
         self.unfit: dict[Asset, tuple[int, Seat]] = {}
+        self.fell_back: dict[Asset, tuple[int, Seat]] = {}
         self.yielded: dict[Asset, int] = {}
         self.warmed: dict[Asset, tuple[int, Seat]] = {}
         self.protection: dict[str, Protection] = {}
@@ -90,8 +92,8 @@ class Draft:
     """The next record under construction."""
 
     __slots__ = (
-        "before", "config", "detours", "draining", "links", "load", "may_move", "members", "move", "places",
-        "protection", "scale", "version",
+        "before", "config", "detours", "draining", "drivers", "links", "load", "may_move", "members", "move", "places",
+        "protection", "scale", "units", "version",
     )  # fmt: skip
 
     def __init__(self, record: Record, loads: LoadView, links: LinkView, config: Config) -> None:
@@ -102,10 +104,12 @@ class Draft:
         self.members = dict(record.members)
         self.places = dict(record.places)
         self.draining = record.draining
+        self.units = record.units if loads.units is None else loads.units
         #: What each member that may get something has to do, in nanoseconds per second; and what a copy adds to it.
         self.load: dict[Name, int] = {}
         self.scale = Scale(loads, record.places)
         self.may_move = loads.may_move
+        self.drivers = loads.drivers
         #: Which links are cut, and what goes around them.
         self.links = links
         self.detours: list[Detour] = []
@@ -115,11 +119,12 @@ class Draft:
     @property
     def changed(self) -> bool:
         before = self.before
-        return (self.members, self.draining, self.places, self.protection) != (
+        return (self.members, self.draining, self.places, self.protection, self.units) != (
             before.members,
             before.draining,
             before.places,
             before.protection,
+            before.units,
         )
 
     @property
@@ -200,9 +205,10 @@ def _leave(made: Draft, name: Name, *, gone_for_good: bool) -> None:
         backup = None if place.backup and name_of(place.backup) == name else place.backup
         joining = None if place.joining and name_of(place.joining) == name else place.joining
         primary, epoch, moving = place.primary, place.epoch, place.moving and backup is not None
-        if primary and name_of(primary) == name and backup:
+        is_cold = place.is_stage and backup is not None and made.drivers.get(backup) is False
+        if primary and name_of(primary) == name and backup and not is_cold:
             primary, backup, epoch, moving = backup, None, epoch + 1, False
-        elif primary and name_of(primary) == name and (_may_start_empty(place) or made.is_stored(asset)):
+        elif primary and name_of(primary) == name and (is_cold or _may_start_empty(place) or made.is_stored(asset)):
             primary, joining, moving = None, None, False  # `_protect` finds a node for it
         made.put(asset, primary=primary, backup=backup, joining=joining, epoch=epoch, moving=moving)
 
@@ -229,7 +235,10 @@ def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
     """Take up what primaries reported: a seat that joined or does not continue, a primary that yielded."""
     place = made.places[asset]
     since, seat = reports.joined.get(asset, (-1, ""))
-    if place.joining and reports.unfit.get(asset) == (place.since, place.joining):
+    behind_since, behind = reports.fell_back.get(asset, (-1, ""))
+    if behind_since == place.since and behind in place.running:
+        _join_anew(made, asset, Seat(behind))
+    elif place.joining and reports.unfit.get(asset) == (place.since, place.joining):
         made.put(asset, joining=None)  # whoever joins next, perhaps the same, begins anew
     elif place.joining and place.since == since and place.joining == seat:
         made.put(asset, backup=seat, joining=None, mode=made.mode_of(asset))
@@ -237,6 +246,19 @@ def _settle(made: Draft, asset: Asset, reports: Reports) -> None:
         made.put(asset, backup=None, joining=place.backup, moving=False)
     elif place.moving and place.backup and reports.yielded.get(asset) == place.since:
         made.put(asset, primary=place.backup, backup=place.primary, epoch=place.epoch + 1, moving=False)
+
+
+def _join_anew(made: Draft, asset: Asset, behind: Seat) -> None:
+    """One of two copies that run cannot keep up, or cannot go on: the other one goes on alone. One that is alone goes
+    on at a new epoch."""
+    place = made.places[asset]
+    joining = place.joining or (behind if _may_run(made, behind) else None)
+    if not place.twin:
+        made.put(asset, epoch=place.epoch + 1)
+    elif behind == place.primary:
+        made.put(asset, primary=place.twin, backup=None, joining=joining, epoch=place.epoch + 1)
+    else:
+        made.put(asset, backup=None, joining=joining)
 
 
 def _skip(made: Draft, asset: Asset, reports: Reports) -> None:
@@ -260,7 +282,7 @@ def _count_load(made: Draft) -> None:
         for seat in place.holders:
             name = name_of(seat)
             if name in load:
-                load[name] += made.scale.weigh(asset, place, runs=seat == place.primary)
+                load[name] += made.scale.weigh(asset, place, runs=seat in place.running)
     made.load = load
 
 
@@ -271,8 +293,9 @@ def _lightest(
     none)."""
     taken = {name_of(seat) for seat in without if seat}
     more = {} if runs else _would_follow(made, asset)
+    up = _have_driver(made, asset) if runs and made.config.standby and made.places[asset].is_stage else set[Name]()
     free = [
-        (strain_at(made, asset, name, runs=runs), load + more.get(name, 0), name)
+        (strain_at(made, asset, name, runs=runs), name not in up, load + more.get(name, 0), name)
         for name, load in made.load.items()
         if name not in taken and (runs or may_hold(made, asset, name))
     ]
@@ -280,9 +303,15 @@ def _lightest(
         return next((name for name in made.leaving if name not in taken and may_hold(made, asset, name)), None)
     if not free:
         return None
-    name = min(free)[2]
+    name = min(free)[-1]
     made.load[name] += made.scale.weigh(asset, made.places[asset], runs=runs)
     return name
+
+
+def _have_driver(made: Draft, asset: Asset) -> set[Name]:
+    """Where a driver process is up, other than the one that this stage was in."""
+    was, seats = made.before.places[asset].primary, {name: seat_of(name, made.members[name]) for name in made.load}
+    return {name for name, seat in seats.items() if made.drivers.get(seat) and seat != was}
 
 
 def _would_follow(made: Draft, asset: Asset) -> dict[Name, int]:
@@ -316,13 +345,20 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
             _start_anew(made, asset, "empty")
         return
     leaves, mode = name_of(place.primary) in made.leaving, made.mode_of(asset)
+    if leaves and place.twin and name_of(place.twin) not in made.leaving:
+        made.put(asset, **msgspec.structs.asdict(place.swapped()))  # both run: nothing has to be handed over
+        place, leaves = made.places[asset], False
     if not MODES[mode].has_backup:
-        made.put(asset, mode=mode)
-        if not leaves:
-            made.put(asset, backup=None, joining=None, moving=False)
+        if place.twin or not leaves:
+            made.put(asset, mode=mode, backup=None, joining=None, moving=False)
             return
-    elif place.backup:
         made.put(asset, mode=mode)
+    elif place.twin and not MODES[mode].runs_beside:
+        _let_go_of_twin(made, asset)
+        return
+    elif place.backup:
+        made.put(asset, mode=mode, moving=place.moving and not MODES[mode].runs_beside)
+        place = made.places[asset]
     if place.joining:
         return
     backup_stays = place.backup and name_of(place.backup) not in made.leaving
@@ -332,8 +368,21 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         name = _lightest(made, asset, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
             made.put(asset, joining=made.seat(asset, name), moving=False)
-    elif leaves:
+    elif leaves and not place.twin:
         made.put(asset, moving=True)
+
+
+def _let_go_of_twin(made: Draft, asset: Asset) -> None:
+    """To a mode with an image: a twin is further than any image, or not as far. It runs until somebody else has one; if
+    nobody else can have one, it joins anew itself."""
+    place = made.places[asset]
+    if place.joining or not _may_join(made, asset):
+        return
+    name = _lightest(made, asset, without=(place.primary, place.backup))
+    if name:
+        made.put(asset, joining=made.seat(asset, name))
+    else:
+        made.put(asset, backup=None, joining=place.backup)
 
 
 def _may_start_empty(place: Place) -> bool:
@@ -359,8 +408,8 @@ def _may_join(made: Draft, asset: Asset) -> bool:
 
 
 def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
-    """A stage whose node or driver is gone goes to its standby if it has one, else to the lightest member. One that
-    shall leave its node goes when its standby is warm; without standbys, at once."""
+    """A stage whose node or driver is gone goes to its standby if it has one that is up, else to the lightest member.
+    One that shall leave its node goes when its standby is warm; without standbys, at once."""
     place = made.places[asset]
     standby = place.backup if _may_run(made, place.backup) else None
     is_well = place.primary is not None and _stands(made, place.primary) and reports.downs.get(asset) != place.epoch
@@ -370,10 +419,11 @@ def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
         made.put(asset, primary=standby, backup=before, epoch=place.epoch + 1, moving=False)
         standby = before
     elif not is_well or (leaves and not made.config.standby):
-        name = name_of(standby) if standby else _lightest(made, asset, without=(), runs=True)
+        waits = standby and made.drivers.get(standby) is False and _have_driver(made, asset)
+        name = name_of(standby) if standby and not waits else _lightest(made, asset, without=(standby,), runs=True)
         if name is not None:
-            made.put(asset, primary=made.seat(asset, name), backup=None, epoch=place.epoch + 1, moving=False)
-            standby = None
+            standby = None if standby and name_of(standby) == name else standby
+            made.put(asset, primary=made.seat(asset, name), backup=standby, epoch=place.epoch + 1, moving=False)
     if made.config.standby and not standby:
         name = _lightest(made, asset, without=(made.places[asset].primary,))
         standby = made.seat(asset, name) if name else None
@@ -436,7 +486,7 @@ def _to_lighter(made: Draft, asset: Asset, place: Place, what: str, margin_ns: i
         return
     order = sorted(made.load, key=lambda name: (made.load[name], name))
     target = next((name for name in order if name not in (source, name_of(place.primary or ""))), source)
-    weight = made.scale.weigh(asset, place, runs=False)
+    weight = made.scale.weigh(asset, place, runs=place.twin is not None)
     yield from _if_worth_it(
         made, Move(what, asset, source, target, made.load[source], made.load[target], weight), margin_ns
     )

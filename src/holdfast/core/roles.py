@@ -24,12 +24,14 @@ class State(Enum):
     BACKUP = "backup"
     PRIMARY = "primary"
     YIELDING = "yielding"
+    TWIN = "twin"
 
 
 class Role(Enum):
     NONE = "none"
     JOINING = "joining"
     BACKUP = "backup"
+    TWIN = "twin"
     PRIMARY = "primary"
     MOVING = "primary, moving"
     EMPTY = "primary, empty"
@@ -45,6 +47,7 @@ class Action(Enum):
     REJOIN = "drop, then join"
     KEEP = "keep the image"
     PROMOTE = "step the image over the retained input, at the new epoch"
+    RUN_BESIDE = "step the image over the retained input, beside the primary"
     LAND = "start empty behind a gap (if it has at this epoch: go on)"
     RESTORE = "start from the store (if it has at this epoch: go on)"
     RETARGET = "go on; capture for the new targets"
@@ -76,6 +79,15 @@ TRANSITIONS: dict[tuple[State, Role], tuple[State, Action]] = {
     (State.YIELDING, Role.BACKUP): (State.BACKUP, Action.DEMOTE),
     (State.YIELDING, Role.PRIMARY): (State.PRIMARY, Action.RETARGET),
     (State.YIELDING, Role.MOVING): (State.YIELDING, Action.RETARGET),
+    (State.ABSENT, Role.TWIN): (State.TWIN, Action.FOUND),
+    (State.JOINING, Role.TWIN): (State.TWIN, Action.RUN_BESIDE),
+    (State.BACKUP, Role.TWIN): (State.TWIN, Action.RUN_BESIDE),
+    (State.PRIMARY, Role.TWIN): (State.TWIN, Action.RETARGET),
+    (State.YIELDING, Role.TWIN): (State.TWIN, Action.RETARGET),
+    (State.TWIN, Role.NONE): (State.ABSENT, Action.DROP),
+    (State.TWIN, Role.JOINING): (State.JOINING, Action.REJOIN),
+    (State.TWIN, Role.PRIMARY): (State.PRIMARY, Action.RETARGET),
+    (State.TWIN, Role.TWIN): (State.TWIN, Action.RETARGET),
     **{(state, Role.EMPTY): (State.PRIMARY, Action.LAND) for state in State},
     **{(state, Role.EMPTY_MOVING): (State.YIELDING, Action.LAND) for state in State},
     **{(state, Role.RESTORED): (State.PRIMARY, Action.RESTORE) for state in State},
@@ -183,7 +195,7 @@ def role_of(seat: Seat, place: Place) -> Role:
     if place.primary == seat:
         return Role.MOVING if place.moving else Role.PRIMARY
     if place.backup == seat:
-        return Role.BACKUP
+        return Role.TWIN if place.twin else Role.BACKUP
     if place.joining == seat:
         return Role.JOINING
     return Role.NONE

@@ -7,6 +7,9 @@ that what it is told covers every earlier copy, a producer that was promoted has
 
 Acknowledgement is the minimum over the guards (`core/protect`). Where none of them holds anything back (mode `none`, or
 no second node exists) there is no other copy that it could harm: then what was consumed is acknowledged.
+
+In mode `active` a twin of the primary is at work like this, too (`core/twins.py`): it makes the same rows at the same
+epoch and serves them, but captures, acknowledges and writes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.feed import Feed
 from holdfast.core.operator import Operator
 from holdfast.core.outlet import Outlet
-from holdfast.core.protect import Guard, MakeGuard, guard_names
+from holdfast.core.protect import Guard, MakeGuard, Twin, guard_names
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Change, Condition
 from holdfast.core.skips import Skips
@@ -31,8 +34,10 @@ from holdfast.model.block import Block, base_of
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import (
+    Abreast,
     Back,
     Data,
+    FellBack,
     Held,
     Here,
     Message,
@@ -52,14 +57,15 @@ from holdfast.model.topology import Topology
 
 class Runner:
     __slots__ = (
-        "beside", "bounds", "config", "copy", "epoch", "feeds", "guards", "letters", "make_guard", "make_op", "outlet",
-        "place", "producers", "skips", "topology", "tries_again_ns",
+        "barred", "beside", "bounds", "config", "copy", "epoch", "feeds", "guards", "letters", "make_guard",
+        "make_op", "outlet", "place", "producers", "seat", "skips", "topology", "tries_again_ns", "two_at",
     )  # fmt: skip
 
     def __init__(
         self,
         copy: Copy,
         place: Place,
+        seat: Seat,
         topology: Topology,
         config: Config,
         make_guard: MakeGuard,
@@ -71,6 +77,7 @@ class Runner:
     ) -> None:
         self.copy = copy
         self.place = place
+        self.seat = seat
         self.epoch = place.epoch
         self.topology = topology
         self.config = config
@@ -82,16 +89,19 @@ class Runner:
         self.guards: tuple[Guard, ...] = ()
         #: While it waits for memory: when it tries again; 0: it does not.
         self.tries_again_ns = 0
-        self.outlet = Outlet(copy, place.epoch, topology, config, spills)
+        #: The last epoch at which there were two: what lies before an empty start is not known at that one.
+        self.two_at = 0
+        #: Of a twin: the block that it has promised not to take at this epoch.
+        self.barred: tuple[Edge, int] | None = None
+        self.outlet = Outlet(copy, place.epoch, topology, config, spills, is_primary=self.is_primary)
         self.skips = Skips(copy, self.outlet)
         self.beside = Stood(copy)
-        seat = place.primary or NO_SEAT
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)
             for i in copy.inputs
             if i.inbox is None
         }
-        if stored:  # what it stands at is not in the store, as far as it knows
+        if stored or not self.is_primary:  # what it stands at is not in the store, as far as it knows
             for feed in self.feeds.values():
                 feed.ack = 0
         #: Where each producer sits, as this shard last turned to it.
@@ -101,39 +111,73 @@ class Runner:
     def id(self) -> Asset:
         return self.copy.id
 
+    @property
+    def is_primary(self) -> bool:
+        """Otherwise it is a twin."""
+        return self.place.primary == self.seat
+
     # --- placement
 
     def on_place(self, place: Place, protection: Protection, now_ns: int, ready: Ready) -> None:
         """First produce, then protect: captures for new targets are taken in an idle moment after this."""
-        if place.mode != self.place.mode:
+        if place.mode != self.place.mode and place.primary == self.seat:
             ready.notes.append(notes.ModeChanged(self.id, place.mode, self.epoch, place.since))
-        self.place = place
+        was_two, self.place = self.place.twin is not None, place
+        self.outlet.is_primary = self.is_primary
+        if place.twin:  # it may have to make again what the other one has made already
+            self.copy.replays, self.two_at = True, place.epoch
         if place.epoch != self.epoch:
-            self._go_on(place, now_ns, ready)
+            self._go_on(place, now_ns, ready, one_of_two=was_two)
         self.on_protection(protection, now_ns)
         for guard in self.guards:
             guard.retarget(place)
         self.pump(now_ns, ready)
         ready.idle = True
 
-    def _go_on(self, place: Place, now_ns: int, ready: Ready) -> None:
-        """What this copy gave up is skipped, by the record: the same copy goes on, at the epoch that it came with."""
+    def may_go_on(self, place: Place) -> bool:
+        """Can this copy go on at the epoch of this place? It skips what was given up here, or another one of two is the
+        primary now."""
+        is_two = bool(self.place.twin) or place.twin == self.seat
+        return self.skips.is_granted(place) or is_two or self.copy.condition is Condition.CUT_OFF
+
+    def _go_on(self, place: Place, now_ns: int, ready: Ready, *, one_of_two: bool) -> None:
+        """The same copy goes on, at the epoch that the record names: what was given up is skipped, or one of two copies
+        has become the primary. Then it is as one that was promoted, but it has nothing to do again."""
         self.epoch = self.outlet.epoch = place.epoch
-        self.copy.change(Change.SKIPS)
-        self.skips.given_up = None
+        copy = self.copy
+        if copy.condition is Condition.FAILED and copy.blocked is not None and copy.blocked.key in copy.skips:
+            copy.change(Change.SKIPS)
+        elif copy.condition is Condition.WAITING:
+            copy.change(Change.TRIES_AGAIN)
+        self.skips.given_up = self.barred = None
         self.skips.look(now_ns)
         self.tries_again_ns = 0
-        positions = tuple(self.copy.positions().values())
-        ready.notes.append(notes.Promoted(self.id, place.primary or NO_SEAT, place.epoch, positions))
+        self.note_start(ready)
+        if one_of_two or copy.condition is Condition.CUT_OFF:
+            self.bounds = {}
+            if self.is_primary:  # what the one before may not have written, it writes
+                ready.notes.extend(notes.SetAside(self.id, self.epoch, block) for block in copy.dead.blocks)
         for edge, feed in self.feeds.items():
-            feed.epoch = place.epoch
+            feed.epoch, feed.said = place.epoch, {}
             feed.subscribe(self.producers.get(edge), now_ns, ready)
+
+    def note_start(self, ready: Ready) -> None:
+        """That it runs at this epoch."""
+        positions = tuple(self.copy.positions().values())
+        if self.is_primary:
+            ready.notes.append(notes.Promoted(self.id, self.seat, self.epoch, positions))
+        else:
+            primary = self.place.primary or NO_SEAT
+            ready.notes.append(notes.RunsBeside(self.id, self.seat, self.epoch, primary, positions))
 
     def on_protection(self, protection: Protection, now_ns: int) -> None:
         """Settings as the record has them now. A guard stays for as long as the shard runs here, in any mode: without
         a target it holds nothing back, and its rounds are numbered on when it has one again."""
+        names = guard_names(protection, self.place) if self.is_primary else (Twin.name,)
+        if not self.is_primary:
+            self.guards = tuple(guard for guard in self.guards if guard.name in names)
         there = {guard.name: guard for guard in self.guards}
-        new = [name for name in guard_names(protection, self.place) if name not in there]
+        new = [name for name in names if name not in there]
         self.guards += tuple(self.make_guard(name, self.place, now_ns) for name in new)
         for guard in self.guards:
             guard.protection = protection
@@ -159,12 +203,17 @@ class Runner:
             self.copy.input(message.edge).queue.extend(blocks)
             self.pump(now_ns, ready)
 
-    def on_here(self, message: Here, now_ns: int, ready: Ready) -> None:
+    def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
         """A producer says from where it keeps what this shard wants: never from later on, unless it starts empty."""
         edge = message.edge
         feed = self.feeds.get(edge)
         if feed is None:
             return
+        if message.next >= 0:
+            said = feed.of_all(source, message)
+            if said is None:
+                return
+            message = said
         starts = feed.paused and message.next >= 0
         gone = not starts and message.first > feed.next
         refuse_if(gone, "what a shard needs is gone", f"{edge}: {message.first}, {feed.next}")
@@ -229,44 +278,57 @@ class Runner:
 
     def _stream(self, made: list[tuple[OutputQueue, Block]], ready: Ready) -> None:
         for queue, block in made:
-            ready.notes.append(self._noted(queue, block))
+            if self.is_primary or queue is not self.copy.dead:
+                ready.notes.append(self._noted(queue, block))
         if made:
             self.outlet.flush(ready)
 
     def _noted(self, queue: OutputQueue, block: Block) -> notes.Note:
         if queue is self.copy.dead:
             return notes.SetAside(self.id, self.epoch, block)
-        return notes.Emitted(self.id, queue.edge, self.epoch, block)
+        kind = notes.Emitted if self.is_primary else notes.EmittedBeside
+        return kind(self.id, queue.edge, self.epoch, block)
 
     def pump(self, now_ns: int, ready: Ready) -> None:
         """Consume all there is, in order; stream what it made."""
         if self.place.moving:
             return  # it hands over: it serves, but consumes nothing
         made, before = False, self.copy.condition
-        while (blocks := self.copy.step()) is not None:
+        while not self._is_barred() and (blocks := self.copy.step()) is not None:
             if self.copy.skipped is not None:
                 self._note_skipped(self.copy.skipped, ready)
             for queue, block in blocks:
                 made = True
-                ready.notes.append(self._noted(queue, block))
-        if self.copy.condition is Condition.CUT_OFF:
+                if self.is_primary or queue is not self.copy.dead:
+                    ready.notes.append(self._noted(queue, block))
+        if self.copy.condition is Condition.CUT_OFF and self.is_primary and self.two_at != self.epoch:
             self._start_over(now_ns, ready)
         elif self.copy.condition is Condition.WAITING and before is not Condition.WAITING:
             if not self.tries_again_ns:
-                way = self.skips.way_on(self.place)
+                way = self._way_on()
                 ready.notes.append(notes.WaitsForMemory(self.id, self.epoch, f"{self.copy.why} {way}"))
             self.tries_again_ns = now_ns + self.config.spill_retry_ns
         elif self.copy.blocked is not None and self.copy.condition is not before:
             edge, start = self.copy.blocked.key
-            way = self.skips.way_on(self.place)
-            ready.notes.append(notes.Failed(self.id, self.epoch, edge, start, self.copy.why, way))
+            ready.notes.append(notes.Failed(self.id, self.epoch, edge, start, self.copy.why, self._way_on()))
         self.skips.look(now_ns)
         if made:
             self.outlet.flush(ready)
-        self.letters.look(self.copy, ready)
+        if self.is_primary:
+            self.letters.look(self.copy, ready)
         if self.copy.consumed_since >= self.config.retained_soft_max:
             self.protect(now_ns, ready)
         self.acknowledge(now_ns, ready)
+
+    def _is_barred(self) -> bool:
+        """Is the next block one that this twin has promised not to take?"""
+        if self.barred is None:
+            return False
+        source = self.copy.next_input()
+        return bool(source.queue) and (source.edge, source.queue[0].start) == self.barred
+
+    def _way_on(self) -> str:
+        return self.skips.way_on(self.place) if self.is_primary else "If its primary can take it, this copy joins anew."
 
     def _note_skipped(self, skip: Skip, ready: Ready) -> None:
         self.skips.past.append(skip)
@@ -275,15 +337,16 @@ class Runner:
 
     def on_skip_wanted(self, message: SkipWanted, now_ns: int, ready: Ready) -> None:
         """A person wants the block to be skipped that this shard stands still at."""
-        self.beside.wanted = (message.input, message.start)
-        self._give_up(ready)
+        if self.is_primary:
+            self.beside.wanted = (message.input, message.start)
+            self._give_up(ready)
 
     def _give_up(self, ready: Ready) -> None:
         """Give up what a person wants to be skipped, once nobody could stand in and take it."""
         wanted, beside = self.beside.wanted, self.beside
         if self.skips.given_up is not None:
-            beside.is_firm(self.place, ready)  # there may be another backup by now
-        if wanted is None or not beside.is_firm(self.place, ready):
+            beside.is_firm(self.skips.given_up.key, self.place, ready)  # there may be another backup by now
+        if wanted is None or not beside.is_firm(wanted, self.place, ready):
             return
         beside.wanted = None
         skip = self.skips.give_up(*wanted, self.place) if beside.may_skip(*wanted, self.place) else None
@@ -306,9 +369,19 @@ class Runner:
     def on_stood_down(self, source: Address, message: StoodDown, now_ns: int, ready: Ready) -> None:
         self.beside.hear(message.to)
         if message.firm and source == self.place.backup:
-            self.beside.firm = (self.place.backup, self.epoch)
+            self.beside.firm = (Seat(source), self.epoch, message.block)
             self._give_up(ready)
         ready.idle = True  # captures are held again
+
+    def on_abreast(self, source: Address, message: Abreast, now_ns: int, ready: Ready) -> None:
+        """The other copy that runs says how far it is."""
+        for guard in self.guards:
+            if isinstance(guard, Twin):
+                guard.hear(Seat(source), message)
+        self.beside.hear(message.to)
+        if self.barred is not None and message.to[self.barred[0]] > self.barred[1]:
+            self.barred = None  # the primary has taken it after all
+        self.acknowledge(now_ns, ready)
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:
         if message.paused and (self.copy.landing or (self.copy.replays and not self._knows_bounds())):
@@ -326,6 +399,9 @@ class Runner:
 
     def wants_protection(self, now_ns: int) -> bool:
         return any(guard.due(now_ns, frozen=self.place.moving) for guard in self.guards)
+
+    def is_pressing(self, now_ns: int) -> bool:
+        return any(guard.is_pressing(now_ns, frozen=self.place.moving) for guard in self.guards)
 
     def protect(self, now_ns: int, ready: Ready) -> None:
         """Let every guard take what is due."""
@@ -350,7 +426,13 @@ class Runner:
         return {edge: min(positions[edge] for positions in found) for edge in found[0]}
 
     def acknowledge(self, now_ns: int, ready: Ready) -> None:
+        """What is safe, by the primary; a twin tells it how far it is."""
         if self.copy.landing:
+            return
+        if not self.is_primary:
+            for guard in self.guards:
+                if isinstance(guard, Twin):
+                    guard.tell(ready)
             return
         positions = self.safe()
         for edge, feed in self.feeds.items():
@@ -363,7 +445,8 @@ class Runner:
         """Send again what was not answered, let leases lapse."""
         for guard in self.guards:
             guard.on_tick(now_ns, ready)
-        self._give_up(ready)
+        if self.is_primary:
+            self._give_up(ready)
         if self.copy.landing:
             self._ask_bounds(now_ns, ready)
         for edge, feed in self.feeds.items():
@@ -382,14 +465,15 @@ class Runner:
         place = self.place
         if place.joining or place.moving or place.skips or self.skips.given_up:
             return True
-        for guard in self.guards:
-            if guard.has_news():
-                return True
-        return False
+        return self.copy.condition is Condition.CUT_OFF or any(guard.has_news() for guard in self.guards)
 
     def reports(self) -> list[Message]:
         """What the coordinator must know, until it has acted on it."""
         found: list[Message] = [message for guard in self.guards for message in guard.reports(self.id)]
+        if not self.is_primary:
+            return found
+        if not found and self.copy.condition is Condition.CUT_OFF:
+            found.append(FellBack(shard=self.id, since=self.place.since, seat=self.seat))
         if not found and self.place.moving and self.has_yielded():
             found.append(Yielded(asset=self.id, since=self.place.since))
         skip = self.skips.given_up

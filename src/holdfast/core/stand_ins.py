@@ -170,8 +170,7 @@ class StandIns:
             return
         if any(inbox.landing for inbox in copy.inboxes.values()):
             return  # of one that started empty: the next commit says where it stands
-        while copy.pasting is not None:
-            host.paste(shard, ready)
+        host.paste_all(shard, ready)
         if copy.condition is not Condition.COMPLETE:
             return
         host.cancel(copy)
@@ -230,6 +229,9 @@ class StandIns:
         shard = message.shard
         place = self.host.record.places[shard]
         if place.backup != self.host.seat or shard not in self.host.copies:
+            return
+        if place.twin:
+            self.host.twins.promise(source, message, now_ns, ready)
             return
         if shard in self.running:
             self._count_alarm(self.running[shard], Seat(source), now_ns)

@@ -1,4 +1,4 @@
-"""What a primary knows of whoever stands in for it (`core/stand_ins.py`).
+"""What a primary knows of whoever stands in for it (`core/stand_ins.py`) or runs beside it (`core/twins.py`).
 
 A stand-in that has taken more input has put out more: this copy makes the same again. If input of that is lost with its
 producer, it cannot, and is then as one that was promoted (`Copy.replays`, set when a stand-in speaks). And a block that
@@ -14,6 +14,9 @@ from holdfast.model.ids import Edge, Seat
 from holdfast.model.messages import Back
 from holdfast.model.record import Place
 
+#: Who, at which epoch, and which block only.
+Promise = tuple[Seat, int, tuple[Edge, int] | None]
+
 
 class Stood:
     """Of one shard that runs."""
@@ -24,8 +27,8 @@ class Stood:
         self.copy = copy
         #: Up to where stand-ins have taken input, as far as they have said.
         self.to: dict[Edge, int] = {}
-        #: Who has promised not to stand in, and at which epoch.
-        self.firm: tuple[Seat | None, int] | None = None
+        #: Who has promised not to stand in (a twin: not to take which block), and at which epoch.
+        self.firm: Promise | None = None
         #: The block that a person wants to be skipped, until it is known whether it can be: (edge, start).
         self.wanted: tuple[Edge, int] | None = None
 
@@ -39,13 +42,14 @@ class Stood:
 
     def may_skip(self, edge: Edge, start: int, place: Place) -> bool:
         """Has no stand-in taken the block that begins there, and will none?"""
-        return self.is_firm(place, None) and self.reached(edge) <= start
+        return self.is_firm((edge, start), place, None) and self.reached(edge) <= start
 
-    def is_firm(self, place: Place, ready: Ready | None) -> bool:
-        """Can nobody stand in at this epoch? Otherwise whoever could is asked to promise it, again until it does."""
-        seat = place.stand_in
-        if seat is None or self.firm == (seat, place.epoch):
+    def is_firm(self, block: tuple[Edge, int], place: Place, ready: Ready | None) -> bool:
+        """Can nobody stand in at this epoch, or no twin take this block? Otherwise whoever could is asked to promise
+        it, again until it does."""
+        seat, only = place.beside, block if place.twin else None
+        if seat is None or self.firm == (seat, place.epoch, only):
             return True
         if ready is not None:
-            ready.send.append((seat, Back(shard=self.copy.id, since=place.since, firm=True)))
+            ready.send.append((seat, Back(shard=self.copy.id, since=place.since, firm=True, block=only)))
         return False

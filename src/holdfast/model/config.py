@@ -14,7 +14,7 @@ CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64, 16 << 20
 #: How the silence of a peer is judged (`core/detect/`).
 DETECTORS = ("misses", "phi")
 #: In which order captures and pastes run (`core/tasks.py`).
-SCHEDULERS = ("period",)
+SCHEDULERS = ("period", "round_robin", "whole", "min_max")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +45,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     joins_max: int = 2
     #: Which captures and pastes run in an idle moment, and in which order.
     scheduler: str = "period"
+    #: Shards that run and are backed up together are captured as one unit while that takes no longer than this. 0: each
+    #: on its own, as under the scheduler `period`.
+    unit_capture_ns: int = 5 * MS
     #: How long a node works at captures and pastes before it looks for other events again.
     idle_budget_ns: int = 5 * MS
     #: A capture waits beyond its period while a take-over would have less work than this to do again. 0: it never
@@ -159,6 +162,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 "no image could ever be brought up",
                 detail=f"joins_max={self.joins_max}",
                 hint="Allow at least one at a time.",
+            )
+        if self.unit_capture_ns < 0:
+            raise ConfigError(
+                "a unit could not be captured in less than no time",
+                detail=f"unit_capture_ns={self.unit_capture_ns}",
+                hint="Use 0 to capture every shard on its own.",
             )
         if self.scheduler not in SCHEDULERS:
             raise ConfigError(

@@ -32,6 +32,7 @@ FOREIGN_STEP = 1 << 40
 _HAS: dict[str, Callable[[Topology, Any], bool]] = {
     "edge": lambda topology, edge: edge in topology.consumers,
     "input": lambda topology, edge: edge in topology.producer,
+    "block": lambda topology, block: block is None or block[0] in topology.producer,
     "parts": lambda topology, parts: all(edge in topology.producer for edge in parts),
     "shard": lambda topology, shard: shard in topology.shard,
     "shards": lambda topology, shards: all(shard in topology.shard for shard in shards),
@@ -40,6 +41,7 @@ _HAS: dict[str, Callable[[Topology, Any], bool]] = {
     "asset": lambda topology, asset: asset in topology.shard or asset in topology.ledgers,
     "running": lambda topology, loads: all(asset in topology.shard or asset in topology.stage for asset in loads),
     "images": lambda topology, loads: all(shard in topology.shard for shard in loads),
+    "captures": lambda topology, costs: all(shard in topology.shard for shard in costs),
     "memory": lambda topology, taken: all(stage in topology.stage for stage in taken),
 }
 
@@ -77,7 +79,7 @@ class SaidBy(Enum):
     MEMBER = "a node that is or was a member"
     PRIMARY = "the primary of the place that it names"
     PRODUCER = "the primary of the shard that makes its edge"
-    MAKER = "the primary of the shard that makes its edge, or whoever may stand in for it"
+    MAKER = "the primary of the shard that makes its edge, or whoever may run beside it"
     DRIVER = "the driver of its stage and epoch"
     SEAT = "the seat that it names"
     CONSUMER = "a copy or a driver of its consumer"

@@ -37,7 +37,7 @@ from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
 from holdfast.model.skips import Skip
 from holdfast.model.skips import objection as skips_objection
-from holdfast.model.stand_in_messages import Back, Missed, StandIn, StoodDown  # noqa: F401
+from holdfast.model.stand_in_messages import Abreast, Back, FellBack, Missed, StandIn, StoodDown  # noqa: F401
 from holdfast.model.stream_messages import (  # noqa: F401
     Barred,
     Capture,
@@ -249,6 +249,8 @@ class Loads(Message, frozen=True, kw_only=True):
     images: dict[Asset, Number]
     #: Bytes of memory that each stage takes here, whether it runs or stands by.
     memory: dict[Asset, Number] = msgspec.field(default_factory=dict)
+    #: What the last capture of each shard took that runs here, in nanoseconds.
+    captures: dict[Asset, Number] = msgspec.field(default_factory=dict)
 
 
 class Drain(Message, frozen=True, kw_only=True):

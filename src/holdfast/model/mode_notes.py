@@ -1,4 +1,4 @@
-"""Notes about modes: switches, and stand-ins.
+"""Notes about modes: switches, stand-ins, twins, and recoveries.
 
 They are notes as those of `model/notes.py`, which brings all of them together, are.
 """
@@ -6,7 +6,7 @@ They are notes as those of `model/notes.py`, which brings all of them together, 
 from __future__ import annotations
 
 from holdfast.model.block import Block
-from holdfast.model.ids import Asset, Edge, Seat
+from holdfast.model.ids import Asset, Edge, Name, Seat
 from holdfast.model.note import Note, Told
 
 
@@ -32,8 +32,31 @@ class StandsIn(Note, frozen=True):
     primary: Seat
 
 
+class RunsBeside(Note, frozen=True):
+    """A twin runs, from these positions on."""
+
+    checked = True
+    told = Told("runs-beside", "{seat} runs {shard} beside {primary} (epoch {epoch}).")
+    shard: Asset
+    seat: Seat
+    epoch: int
+    primary: Seat
+    positions: tuple[int, ...]
+
+
+class Lags(Note, frozen=True):
+    """One of two copies that run cannot keep up with the other, or cannot go on: it shall join anew."""
+
+    checked = True
+    told = Told("lags", "{seat} shall get the state of {shard} anew: {why}.")
+    shard: Asset
+    seat: Seat
+    epoch: int
+    why: str
+
+
 class EmittedBeside(Note, frozen=True):
-    """A stand-in has made what its primary makes, or will."""
+    """A stand-in or a twin has made what its primary makes, or will."""
 
     checked = True
     shard: Asset
@@ -55,3 +78,16 @@ class StandsDown(Note, frozen=True):
     epoch: int
     kept: bool
     why: str
+
+
+class Recovered(Note, frozen=True):
+    """What a node took over from one that failed has caught up: what was expected, what its operators worked, and the
+    time from the record to the end of it."""
+
+    checked = False
+    failed: Name
+    seat: Seat
+    shards: int
+    expected_ns: int
+    worked_ns: int
+    took_ns: int

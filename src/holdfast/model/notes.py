@@ -10,7 +10,15 @@ from holdfast.model.block import Block
 from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled, SpillRefused  # noqa: F401
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F401
-from holdfast.model.mode_notes import EmittedBeside, ModeChanged, StandsDown, StandsIn  # noqa: F401
+from holdfast.model.mode_notes import (  # noqa: F401
+    EmittedBeside,
+    Lags,
+    ModeChanged,
+    Recovered,
+    RunsBeside,
+    StandsDown,
+    StandsIn,
+)
 from holdfast.model.note import Note, Told
 from holdfast.model.reasons import BarReason, FetchReason
 from holdfast.model.skip_notes import Failed, GaveUp, Skipped  # noqa: F401
@@ -297,7 +305,7 @@ class StaleCapture(Note, frozen=True):
 class ScanAgain(Note, frozen=True):
     """A joining image took too long over a round: it is brought up from the start, and holds nobody up meanwhile."""
 
-    checked = False
+    checked = True
     told = Told("scan-again", "{seat} is too slow: its image of {shard} is brought up anew.", 5)
     shard: Asset
     epoch: int

@@ -96,7 +96,7 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One Spark query: from a source or from operators, to an operator or to a sink."""
+    """One Spark query (or, of an Arrow sink, a loop): from a source or from operators, to an operator or to a sink."""
 
     id: Asset
     #: "source": reads the user's source; "between": reads operators and feeds one; "sink": reads operators, writes;
@@ -125,6 +125,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     bad_rows_max: int = BAD_ROWS_MAX
     #: Arrow schema of the rows that a port takes (IPC bytes), all nullable.
     rows: bytes = b""
+    #: A sink whose rows go to a function as Arrow tables: it needs no Spark, and so no JVM.
+    arrow: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,8 @@ class Mode(msgspec.Struct, frozen=True):
     #: The second copy runs on beside a primary that is late, and goes back when that answers (hybrid-ha §IV-B). Its
     #: captures are taken when output has just been trimmed (§III-B).
     stands_in: bool = False
+    #: The second copy runs all the time, at the same epoch as the primary (hybrid-ha §III: active standby).
+    runs_beside: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -56,7 +58,17 @@ MODES: dict[str, Mode] = {
         stands_in=True,
         means="a second node holds a copy of every shard; it stands in for one that is late and takes over if it fails",
     ),
+    "active": Mode(
+        guards=("twin",),
+        has_backup=True,
+        on_failure=OnFailure.PROMOTE,
+        runs_beside=True,
+        means="every shard runs on two nodes at once; whoever reads it takes each row from whichever has it first",
+    ),
 }
+#: A capture may wait for so many periods: the upper bound on its interval (cooperative-ha §3.4). The lower one is a
+#: period.
+STRETCH_MAX = 8
 #: What is kept in the stable store beside that: nothing, or pages of the state.
 CHECKPOINTS = ("none", "paged")
 #: What a capture carries: what has changed, or everything (the baseline).

@@ -41,9 +41,19 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     is_stage: bool = False
 
     @property
+    def twin(self) -> Seat | None:
+        """Who runs beside the primary all the time, in the mode in force."""
+        return self.backup if MODES[self.mode].runs_beside else None
+
+    @property
     def running(self) -> tuple[Seat, ...]:
-        """Seats whose copies consume, and acknowledge each for itself."""
-        return (self.primary,) if self.primary else ()
+        """Seats whose copies run. The primary acknowledges for all of them."""
+        return tuple(s for s in (self.primary, self.twin) if s)
+
+    @property
+    def beside(self) -> Seat | None:
+        """Who else makes its output, or may: readers ask both."""
+        return self.stand_in or self.twin
 
     @property
     def stand_in(self) -> Seat | None:
@@ -66,7 +76,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> tuple[Seat, ...]:
-        return tuple(s for s in (self.backup, self.joining) if s)
+        """Seats that captures go to: a twin makes its state itself."""
+        return tuple(s for s in (None if self.twin else self.backup, self.joining) if s)
+
+    def swapped(self) -> Place:
+        """Primary and twin change their roles: both go on."""
+        change = msgspec.structs.replace
+        return change(self, primary=self.twin, backup=self.primary, epoch=self.epoch + 1, moving=False)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +95,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     draining: tuple[Name, ...] = ()
     #: How each operator is protected.
     protection: dict[str, Protection] = {}
+    #: Shards that are captured together with others, and their unit: the first of those. The rest are on their own.
+    units: dict[Asset, Asset] = {}
 
     def place_of(self, consumer: Consumer) -> Place | None:
         """Where a consumer runs, if it is an asset: a guest is not."""

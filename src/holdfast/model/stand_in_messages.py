@@ -1,11 +1,11 @@
-"""Messages of stand-ins: who is late, who runs beside whom, and who is back (hybrid-ha §IV-B).
+"""Messages of stand-ins and twins: who is late, who runs beside whom, and who is back (hybrid-ha §IV-B).
 
 They are messages as those of `model/messages.py`, which brings all of them together, are.
 """
 
 from __future__ import annotations
 
-from holdfast.model.ids import Address, Asset, Edge, Name
+from holdfast.model.ids import Address, Asset, Edge, Name, Seat
 from holdfast.model.message import FencedBy, Message, SaidBy, View
 from holdfast.model.ranges import Number, Position
 
@@ -43,6 +43,12 @@ class Back(Message, frozen=True, kw_only=True):
     shard: Asset
     since: Number
     firm: bool = False
+    #: To a twin, which does not stop: only this block it shall not take at this epoch.
+    block: tuple[Edge, Position] | None = None
+
+    def objection(self, source: Address, view: View) -> str:
+        known = self.block is None or self.block[0] in view.topology.shard[self.shard].inputs
+        return "" if known else f"{self.shard} does not read that edge"
 
 
 class StoodDown(Message, frozen=True, kw_only=True):
@@ -54,4 +60,31 @@ class StoodDown(Message, frozen=True, kw_only=True):
     since: Number
     to: dict[Edge, Position]
     firm: bool = False
+    #: Of a twin: I run, and shall not take this block at this epoch.
+    block: tuple[Edge, Position] | None = None
     objection = StandIn.objection
+
+
+class Abreast(Message, frozen=True, kw_only=True):
+    """From a copy that runs to the other one (mode active): I have consumed up to `to`. From the primary also: dead
+    letters before `kept` are in files."""
+
+    fenced_by = (FencedBy.THIS_PLACE,)
+    said_by = SaidBy.HOLDER
+    key = ("shard",)
+    shard: Asset
+    since: Number
+    to: dict[Edge, Position]
+    kept: Position = 0
+    objection = StandIn.objection
+
+
+class FellBack(Message, frozen=True, kw_only=True):
+    """From a copy that runs to the coordinator: this one of the two, perhaps I, cannot keep up or go on. It shall join
+    anew; the other one goes on."""
+
+    fenced_by = (FencedBy.PLACE,)
+    said_by = SaidBy.HOLDER
+    shard: Asset
+    since: Number
+    seat: Seat

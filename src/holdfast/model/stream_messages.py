@@ -55,7 +55,7 @@ class Here(Message, frozen=True, kw_only=True):
     will be at `next`, after `watermark`; and every row that any copy of me made before lies before event time `to`."""
 
     fenced_by = (FencedBy.PRODUCER,)
-    said_by = SaidBy.PRODUCER
+    said_by = SaidBy.MAKER
     edge: Edge
     epoch: Number
     consumer: Consumer
@@ -201,6 +201,10 @@ class Capture(Message, frozen=True, kw_only=True):
     watermarks: dict[Edge, Time]
     #: Of the copy: event time before which windows are hidden, and the highest one that was consumed.
     gap: tuple[Time, Time] = (0, WATERMARK_MIN)
+    #: How busy the shard keeps its node, in nanoseconds per second, and what an element of its input takes: what a
+    #: backup expects of its recovery.
+    load: Number = 0
+    element_ns: Number = 0
     outputs: dict[Edge, OutputPart]
     #: What stages have handed over and is not consumed: only where an image starts. Rows of both are cargo.
     handed: dict[Edge, HandedPart]
@@ -271,6 +275,8 @@ class Held(Message, frozen=True, kw_only=True):
     epoch: Number
     round: Number
     fits: bool
+    #: What it will take to paste it, as measured so far.
+    cost_ns: Number = 0
 
 
 class Pasted(Message, frozen=True, kw_only=True):
@@ -280,6 +286,8 @@ class Pasted(Message, frozen=True, kw_only=True):
     shard: Asset
     epoch: Number
     round: Number
+    #: What it took; 0: not known any more.
+    cost_ns: Number = 0
 
 
 def _not_read(edge: Edge, consumer: Consumer, view: View) -> str:

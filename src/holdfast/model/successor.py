@@ -43,6 +43,9 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
         return "it protects other operators than there are"
     if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
         return "its checkpoints need a store, and this pipeline has none"
+    units = record.units
+    if whole and not all(shard in topology.shard and units.get(unit) == unit for shard, unit in units.items()):
+        return "it groups other shards than there are"
     known = before.places if record.members == before.members else {}  # what has not changed was looked at before
     for asset in wanted:
         place = record.places[asset]

@@ -32,6 +32,8 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: Its driver is a program of the user's own: no node starts it and the record does not place it, so that its ledger
     #: alone says which driver may go on.
     foreign: bool = False
+    #: It needs no JVM.
+    light: bool = False
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):

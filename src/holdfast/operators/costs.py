@@ -27,6 +27,8 @@ class LinearCost:
         self._a = np.zeros((n, n))
         self._b = np.zeros(n)
         self.observations = 0
+        #: The fit, once it was asked for and until something is observed: schedulers ask all the time.
+        self._fitted: dict[str, float] | None = None
 
     def observe(self, seconds: float, *amounts: float) -> None:
         x = np.array([1.0, *amounts])
@@ -36,10 +38,16 @@ class LinearCost:
         self._a = self.FADE * self._a + weight * np.outer(x, x)
         self._b = self.FADE * self._b + weight * x * seconds
         self.observations += 1
+        self._fitted = None
 
     @property
     def coefficients(self) -> dict[str, float]:
         """Seconds per unit of each feature; never negative. All zero before anything was observed."""
+        if self._fitted is None:
+            self._fitted = self._fit()
+        return self._fitted
+
+    def _fit(self) -> dict[str, float]:
         active = [i for i in range(len(self.features)) if self._a[i, i] > 0]
         c = np.zeros(len(self.features))
         while active:
@@ -54,4 +62,4 @@ class LinearCost:
 
     def estimate(self, *amounts: float) -> float:
         """Seconds that a capture or paste of this size will take."""
-        return float(np.dot(list(self.coefficients.values()), [1.0, *amounts]))
+        return sum(c * x for c, x in zip(self.coefficients.values(), (1.0, *amounts), strict=True))

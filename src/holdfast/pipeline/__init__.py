@@ -12,14 +12,17 @@ No module imports pyspark: whoever needs DataFrames is handed a SparkSession.
 
 from holdfast.pipeline.api import Pipeline, Stream
 from holdfast.pipeline.explain import describe, explain
-from holdfast.pipeline.frames import StageFeed, feed_of, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.frames import StageFeed, arrow_function, feed_of, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.graph import SinkBatch
 from holdfast.pipeline.load import load
 from holdfast.pipeline.planner import plan
 
 __all__ = [
     "Pipeline",
+    "SinkBatch",
     "StageFeed",
     "Stream",
+    "arrow_function",
     "describe",
     "explain",
     "feed_of",

@@ -44,6 +44,7 @@ from holdfast.pipeline.graph import (
     Port,
     Session,
     Sink,
+    SinkBatch,
     Source,
     Step,
     UnionOf,
@@ -276,6 +277,7 @@ class Stream:
         name: str | None = None,
         shards: int | None = None,
         mode: str = "auto",
+        copies: int | None = None,
         checkpoint: str = "auto",
         checkpoint_every: Duration | None = None,
     ) -> Stream:
@@ -284,7 +286,7 @@ class Stream:
         on: a column of both sides, or pairs (left, right), or a list of either. within=("0s", "10s"): the right row
         comes 0 to 10 s after the left one. how: "inner" or "left_outer". where: a further condition on both rows, in
         SQL. Columns of the right side whose names the left one has too come out with `right_` before them. mode,
-        checkpoint, checkpoint_every: as for `agg`.
+        copies, checkpoint, checkpoint_every: as for `agg`.
         """
         _need_stream(other, self.pipeline, "join")
         what = f"join {name}" if name else "join"
@@ -308,7 +310,7 @@ class Stream:
             window_us=join_window(window, name),
             where_sql=need_text(where, f"{name}: where"),
             shards=check_shards(shards, name),
-            mode=check_mode(mode, name),
+            mode=check_mode(mode, name, copies),
             checkpoint=check_checkpoint(checkpoint, name),
             checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
         )
@@ -328,16 +330,28 @@ class Stream:
         what = f"write {name}" if name else "write"
         need_function(write, what, "DataFrame -> DataStreamWriter")
         optional_function(result, f"{what}: result", "spark -> DataFrame")
-        sinks = len(self.pipeline.graph.of(Sink))
-        node = Sink(
-            number=self._next,
-            where=caller(),
-            parent=self.node,
-            name=self._name(name, f"out_{sinks}"),
-            write=write,
-            result=result,
-        )
-        self.pipeline.graph.add(node)
+        self._end(name, write=write, result=result)
+
+    def write_arrow(
+        self,
+        function: Callable[[Any, SinkBatch], None],
+        *,
+        name: str | None = None,
+        result: Callable[[Session], Frame] | None = None,
+    ) -> None:
+        """Give every batch of results to a function, as an Arrow table: `function(table, batch)`.
+
+        Needs no Spark: rows come sooner, and a failure is over sooner. After one a batch may be given again, with the
+        same `batch.number` and the same rows (see `SinkBatch`). result: as with `write`.
+        """
+        what = f"write_arrow {name}" if name else "write_arrow"
+        need_function(function, what, "(pyarrow.Table, SinkBatch) -> None")
+        optional_function(result, f"{what}: result", "spark -> DataFrame")
+        self._end(name, write=_not_written, result=result, arrow=function)
+
+    def _end(self, given: str | None, **how: Any) -> None:
+        name = self._name(given, f"out_{len(self.pipeline.graph.of(Sink))}")
+        self.pipeline.graph.add(Sink(number=self._next, where=caller(), parent=self.node, name=name, **how))
 
     @property
     def _next(self) -> int:
@@ -378,6 +392,7 @@ class Windowed:
         name: str | None = None,
         shards: int | None = None,
         mode: str = "auto",
+        copies: int | None = None,
         checkpoint: str = "auto",
         checkpoint_every: Duration | None = None,
         overflow: str = "error",
@@ -385,8 +400,9 @@ class Windowed:
     ) -> Stream:
         """One row per window and group: window_start, window_end, the keys, and these aggregates.
 
-        mode: what happens when a node fails. checkpoint: "paged" keeps the state in the run's store as well, beside any
-        mode; "none" does not; "auto": it is kept if the run has a store. checkpoint_every="10 s": how often.
+        mode: what happens when a node fails. copies: how many nodes have a copy of each shard (2). checkpoint: "paged"
+        keeps the state in the run's store as well, beside any mode; "none" does not; "auto": it is kept if the run has
+        a store. checkpoint_every="10 s": how often.
         """
         stream = self.stream
         name = stream._name(name, "by_" + "_".join(self.keys) if self.keys else "all")
@@ -416,7 +432,7 @@ class Windowed:
             aggs=dict(aggs),
             overflow=overflow,
             shards=check_shards(shards, name) if self.keys else 1,
-            mode=check_mode(mode, name),
+            mode=check_mode(mode, name, copies),
             checkpoint=check_checkpoint(checkpoint, name),
             checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
         )
@@ -425,6 +441,10 @@ class Windowed:
 
 def _not_read(spark: Session) -> Frame:
     raise InvariantError("a port was read", hint="Its rows come from another program.")
+
+
+def _not_written(frame: Frame) -> Writer:
+    raise InvariantError("an Arrow sink was written by Spark", hint="Its rows go to a function.")
 
 
 def _need_stream(other: object, pipeline: Pipeline, what: str) -> None:

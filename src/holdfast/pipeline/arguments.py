@@ -13,7 +13,9 @@ from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PER
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
-MODES_TO_COME = ("replay", "active")
+MODES_TO_COME = ("replay",)
+#: How many copies of a shard there are, in every mode that keeps more than one.
+COPIES = 2
 SHARDS_DEFAULT = 4
 SHARDS_MAX = 1024
 #: The files that make up the API: a user's line is the first one outside.
@@ -148,7 +150,7 @@ def check_bad_rows_max(most: int, what: str) -> int:
     return most
 
 
-def check_mode(mode: str, name: str) -> str:
+def check_mode(mode: str, name: str, copies: int | None = None) -> str:
     if not isinstance(mode, str) or (mode != AUTO and mode not in MODES):
         what = "is not built yet" if mode in MODES_TO_COME else "is not known"
         known = ", ".join(repr(m) for m in MODES)
@@ -156,7 +158,20 @@ def check_mode(mode: str, name: str) -> str:
             f"{name}: mode {mode!r} {what}",
             hint=f"There are {known}, and {AUTO!r}: what the nodes' setting `mode` says (passive by default).",
         )
+    if copies is not None:
+        _check_copies(copies, mode, name)
     return mode
+
+
+def _check_copies(copies: int, mode: str, name: str) -> None:
+    """Two, in every mode but `none`: nothing else can be kept yet."""
+    if copies != COPIES or isinstance(copies, bool) or mode == "none":
+        what = "keeps no second copy" if mode == "none" else f"keeps {COPIES} copies of every shard, not {copies!r}"
+        raise ConfigError(
+            f"{name}: mode {mode!r} {what}",
+            detail=f"At {caller()}.",
+            hint=f"Leave `copies` out, or say copies={COPIES} with a mode that has a second copy.",
+        )
 
 
 def check_checkpoint(checkpoint: str, name: str) -> str:

@@ -41,6 +41,8 @@ _HARMLESS = ("input_file_name", "input_file_block_start", "input_file_block_leng
 
 #: Sinks that Spark makes idempotent by batch id.
 IDEMPOTENT_FILES = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
+#: The format of a sink that Spark does not write: a function gets its rows.
+ARROW = "write_arrow"
 #: Sinks that Spark finds by other means than their name.
 _BUILT_IN = ("memory", "table", "holdfast")
 _IDEMPOTENT = (*IDEMPOTENT_FILES, "delta", "iceberg", "hudi", "noop", "holdfast")

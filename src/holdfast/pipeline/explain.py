@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.model.plan import AUTO
 from holdfast.pipeline import durations
 from holdfast.pipeline.api import Pipeline
+from holdfast.pipeline.checks import ARROW
 from holdfast.pipeline.graph import Aggregate, JoinOf, Session, Source, Stateful
 from holdfast.pipeline.layout import Layout, OperatorLayout, Stage, lay_out
 
@@ -139,7 +140,9 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
         lines.append(f"  one query reads for {' and '.join(stage['outlets'])}")
     if stage["feeds"]:
         lines.append(f"  feeds {', '.join(stage['feeds'])} over {stage['edges']} edges")
-    if "format" in stage:
+    if stage.get("format") == ARROW:
+        lines.append("  gives every batch to a function as an Arrow table, without Spark")
+    elif "format" in stage:
         sure = "" if stage["idempotent"] else ", which may hold rows twice after a failure"
         lines.append(f"  writes {stage['format']} {stage['path']}".rstrip() + sure)
     elif "sink" in stage:

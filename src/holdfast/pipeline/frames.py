@@ -3,6 +3,7 @@
     stage_frame(pipeline, stage, spark)   source stages: the streaming DataFrame, steps applied, to run foreachBatch on
     stage_function(pipeline, stage)       between and sink stages: {operator: its DataFrame} -> DataFrame
     stage_writer(pipeline, stage)         sinks: DataFrame -> the user's DataStreamWriter, not started
+    arrow_function(pipeline, stage)       Arrow sinks: (table, SinkBatch) -> None
     feed_of(operator plan, number)        how a micro-batch of a stage becomes what crosses to an operator, in SQL
 
 The DataFrames of operators have the columns of `OperatorPlan.output`; `empty_stream` makes one for planning.
@@ -17,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, check
 from holdfast.model.plan import OperatorPlan
 from holdfast.operators import WindowAggregate, build, wire_schema
 from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.graph import Frame, Port, Session, Source, Step, Writer
+from holdfast.pipeline.graph import Frame, Port, Session, SinkBatch, Source, Step, Writer
 from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Stage, lay_out
 
 _ARROW = {
@@ -98,6 +99,14 @@ def stage_writer(pipeline: Pipeline, stage_id: str) -> Callable[[Frame], Writer]
     stage = _stage(pipeline, stage_id, "sink")
     assert stage.sink is not None
     return stage.sink.write
+
+
+def arrow_function(pipeline: Pipeline, stage_id: str) -> Callable[[pa.Table, SinkBatch], None]:
+    """The user's function of an Arrow sink."""
+    stage = _stage(pipeline, stage_id, "sink")
+    assert stage.sink is not None
+    check(stage.sink.arrow is not None, "a sink of Spark's was asked for its function", stage_id)
+    return stage.sink.arrow  # pyright: ignore[reportReturnType] (just checked)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 #: A DataFrame, a SparkSession, a DataStreamWriter: this package never imports pyspark, it is handed what it needs.
 Frame = Any
 Session = Any
@@ -124,6 +126,26 @@ class JoinOf(Stateful):
     where_sql: str
 
 
+class SinkBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function of `write_arrow` is told about the rows that it is given.
+
+    After a failure a batch may be given again, with the same number and the same rows. `key` names it among all batches
+    of all runs and sinks: a function that keeps the key together with the rows, and leaves out a batch whose key it
+    finds, holds every row exactly once.
+    """
+
+    run: str
+    sink: str
+    #: From 0, without holes.
+    number: int
+    #: Where the batch ends, by edge.
+    positions: dict[str, int]
+
+    @property
+    def key(self) -> str:
+        return f"{self.run}/{self.sink}/{self.number}"
+
+
 @dataclass(eq=False, kw_only=True)
 class Sink(GraphNode):
     parent: GraphNode
@@ -131,6 +153,8 @@ class Sink(GraphNode):
     write: Callable[[Frame], Writer]
     #: What `verify` reads as the content of the sink, if it cannot find out itself.
     result: Callable[[Session], Frame] | None
+    #: Takes the rows as Arrow tables, instead of `write`; None: Spark writes.
+    arrow: Callable[[Any, SinkBatch], None] | None = None
 
     @property
     def label(self) -> str:

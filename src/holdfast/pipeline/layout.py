@@ -12,7 +12,7 @@ branches. Then
 Two operators that take the same branch share its stage, and so do branches of one source: its rows are planned, noted
 and handed over once for all of them, under one watermark (`frames.source_rows`). Two branches of one source into one
 operator (a self-join, a union with itself) make two stages, since a stage has one edge to each shard. A sink is one
-stage, whatever its branches.
+stage, whatever its branches; an Arrow sink has one branch, without steps.
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ class Layout:
                     idle_ns=idle_ns,
                     tick_ns=1_000,
                     foreign=stage.kind == "port",
+                    light=stage.sink is not None and stage.sink.arrow is not None,
                 )
             )
             if stage.reads:
@@ -302,6 +303,20 @@ def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
                 detail=f"Written at {sink.where}.",
                 hint="Spark alone runs that exactly once; Holdfast protects windows and joins.",
             )
+    if sink.arrow is None:
+        return
+    if branches[0].steps:
+        raise ConfigError(
+            f"{sink.name}: {branches[0].steps[0].label} stands between {branches[0].root.label} and write_arrow",
+            detail="A map or a filter is a function of DataFrames, and an Arrow sink has no Spark.",
+            hint="Do it to the table, in the function; or end with .write(...).",
+        )
+    if len(branches) > 1:
+        raise ConfigError(
+            f"{sink.name}: write_arrow takes the result of one operator, not a union",
+            detail=f"It is given {', '.join(branch.label for branch in branches)}.",
+            hint="End each of them with a write_arrow of its own.",
+        )
 
 
 def _check_port(operator: OperatorLayout, branch: Branch) -> None:

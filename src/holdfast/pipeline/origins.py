@@ -21,6 +21,8 @@ class Origins(msgspec.Struct, kw_only=True, frozen=True):
     deployment: str
     directory: str
     store: str
+    #: Sinks that it took over: no other run may write to them, so the store says which one has gone on.
+    sinks: tuple[str, ...] = ()
     #: Operators and sinks whose content is not that of one batch over the whole history, and why; of all upgrades.
     changed: dict[str, str] = {}
 

@@ -208,7 +208,12 @@ class Planner:
         if stage.kind in ("between", "sink"):
             event_time = stage.branches[0].event_time if stage.kind == "between" else ""
             return StagePlan(
-                id=stage.id, kind=stage.kind, reads=stage.reads, feeds=tuple(stage.feeds), event_time=event_time
+                id=stage.id,
+                kind=stage.kind,
+                reads=stage.reads,
+                feeds=tuple(stage.feeds),
+                event_time=event_time,
+                arrow=stage.sink is not None and stage.sink.arrow is not None,
             )
         source = stage.source
         return StagePlan(
@@ -228,6 +233,9 @@ class Planner:
         )
 
     def _sink(self, stage: Stage, sink: Sink) -> None:
+        if sink.arrow is not None:
+            self.sinks[stage.id] = checks.SinkFacts(checks.ARROW)
+            return
         frame = self._frame(stage)
         with checks.nothing_starts(frame, f"{sink.name}: the writer"):
             try:

@@ -24,7 +24,7 @@ from holdfast.model.parts import GapFound
 from holdfast.model.plan import FOREVER_US, Plan
 from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
+from holdfast.pipeline.checks import ARROW, IDEMPOTENT_FILES, SinkFacts
 from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare, less
 from holdfast.pipeline.frames import apply_steps, combine, outlet_rows, source_rows
 from holdfast.pipeline.gaps import WINDOW, gaps_of, overlaps
@@ -328,7 +328,7 @@ class _Audit:
         if reason:
             return SinkVerdict(sink=sink.name, where=where, not_compared=reason)
         made = combine(stage, [self._result(b.root.name or "") for b in stage.branches])
-        expected = as_written(made, sink).persist()
+        expected = (made if sink.arrow is not None else as_written(made, sink)).persist()
         try:
             found = self._content(sink, expected)
             values = {n for op in self.layout.operators.values() for n in getattr(op.node, "aggs", {})}
@@ -389,7 +389,8 @@ class _Audit:
                     return f"windows over join {name} are known only after the stream is finished"
         sink, facts = stage.sink, self.facts[stage.id]
         if sink is not None and sink.result is None and facts.format.lower() not in IDEMPOTENT_FILES:
-            return f"what a {facts.format} sink holds is not known; say it with .write(..., result=lambda spark: ...)"
+            call = ARROW if sink.arrow is not None else "write"
+            return f"what a {facts.format} sink holds is not known; say it with .{call}(..., result=lambda spark: ...)"
         return ""
 
     def _above(self, names: list[str]) -> list[str]:

@@ -82,7 +82,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Keep a warm Spark driver of every stage on a second node.
     standby: bool = False
     #: Wait this long before starting a standby's JVM, so that it does not slow down what takes over from a dead node; a
-    #: quarter of it where the JVM runs already.
+    #: tenth of it where the JVM runs already. Nor is one started while a stage of this machine starts.
     standby_delay: str = "8 s"
     #: Where the standbys on this node are: "shared" (in the process of the stages that run here), "own" (in a second
     #: process, so that they outlive the first one, for the memory of another JVM) or "auto" (shared below 8 cores).
@@ -93,7 +93,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     # --- State and queues
     #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node), "hybrid" (which
-    #: also stands in for a node that is late) or "none".
+    #: also stands in for a node that is late), "active" (which runs all the time) or "none".
     mode: str = "passive"
     #: How state is captured: "delta" (what has changed) or "whole".
     method: str = "delta"
@@ -102,6 +102,13 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: A capture waits for up to 8 periods while a take-over would have less work than this to do again. "0 ms": it
     #: never waits.
     replay: str = "100 ms"
+    #: Which captures and pastes run in an idle moment: "period" (in the order in which they are due, with every
+    #: heartbeat, idle or not), "min_max" (what makes the longest expected recovery shorter), "round_robin" or "whole"
+    #: (everything at once). Under the last three rows go first for up to 8 periods (docs/modes.md).
+    scheduler: str = "period"
+    #: Shards that run on one node and are backed up on one other are captured as one unit while that takes no longer
+    #: than this. "0 ms": each on its own, as under the scheduler "period".
+    unit_capture: str = "5 ms"
     #: Size of the pieces in which state goes to another node.
     chunk: str = "2 MB"
     #: Bytes per second that a node may send to bring up new copies, for example "50 MB". Empty: no limit.
@@ -194,6 +201,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             chunk_bytes=size_bytes(self.chunk, "chunk"),
             transfer_bytes_per_s=size_bytes(self.transfer_limit, "transfer_limit") if self.transfer_limit else None,
             joins_max=self.joins,
+            scheduler=self.scheduler,
+            unit_capture_ns=duration_ns(self.unit_capture, "unit_capture"),
             replay_ns=duration_ns(self.replay, "replay"),
             retained_soft_max=self.retained_soft,
             retained_hard_max=self.retained_hard,

@@ -21,10 +21,12 @@ dead letters         what a shard sets aside is what the reference sets aside, a
 skips                the record skips, at a new epoch, only what a primary has given up and nobody has taken; every copy
                      passes over it alike, and none is forgotten that a copy may meet (`sim/skips.py`)
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
+twins                who runs beside a primary may; nothing is acknowledged beyond what both have (`sim/twins.py`)
 stand-ins            who stands in may, and is its image again when it stands down (`sim/stand_ins.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
 links                what loses messages is taken for cut, nothing goes around a cut again and again (`sim/links.py`)
+tasks                nothing that protects starves, runs twice or changes its order (`sim/tasks.py`)
 bounds               output queues and retained input stay within their limits, but for one step or batch
 """
 
@@ -55,6 +57,8 @@ from holdfast.sim.skips import SkipRules
 from holdfast.sim.spilled import SpillRules
 from holdfast.sim.stand_ins import StandInRules
 from holdfast.sim.stored import StoreRules
+from holdfast.sim.tasks import TaskRules
+from holdfast.sim.twins import TwinRules
 from holdfast.sim.world import World
 
 
@@ -98,7 +102,9 @@ class Checker:
         self.links = LinkRules(world, self.fail)
         self.store = StoreRules(world, self.fail, lambda: self.record)
         self.spills = SpillRules(world, self.reference, self.fail, self._same)
-        self.beside = StandInRules(world, self.fail, self._compare)
+        self.twins = TwinRules(world, self.fail)
+        self.beside = StandInRules(world, self.fail, self._compare, self.twins.runs)
+        self.tasks = TaskRules(world, self.fail)
         self.count = 0
         #: What reads which note. Others must say (`checked`) that no rule needs them.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
@@ -127,6 +133,8 @@ class Checker:
             **self.store.rules(),
             **self.links.rules(),
             **self.beside.rules(),
+            **self.tasks.rules(),
+            **self.twins.rules(),
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)
@@ -146,7 +154,10 @@ class Checker:
                 self.fail("an unknown note", f"{note}: no rule reads it, and it does not say that none needs to")
 
     def _objected(self, source: Address, note: notes.Objected) -> None:
-        if not self.world.hostile:
+        node = self.world.node(name_of(source))
+        # a copy that was replaced while it slept asks for what its successor has acknowledged since
+        replaced = note.kind == "Here" and node is not None and node.record.version < self.record.version
+        if not self.world.hostile and not replaced:
             self.fail("a right message was refused", str(note))
 
     def fail(self, rule: str, detail: str) -> None:
@@ -435,6 +446,7 @@ class Checker:
         """A message leaves: what it says is safe must be on the disk of its sender, and loads must be possible."""
         if source.disk is None:
             return
+        self.tasks.on_send(source, target, message)
         if isinstance(message, m.Loads):
             self.balance.on_loads(source.address, message)
         if read(source.disk.content).life < life_of(source.address):

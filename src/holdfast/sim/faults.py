@@ -182,7 +182,8 @@ class Injector:
             return True
         host = process.machine.host  # type: ignore[attr-defined]
         torn = asset in host.copies and host.copies[asset].op.torn
-        return host.states.get(asset) in (State.BACKUP, State.PRIMARY, State.YIELDING) and not torn
+        runs = host.states.get(asset) is State.TWIN and asset in host.runners
+        return (runs or host.states.get(asset) in (State.BACKUP, State.PRIMARY, State.YIELDING)) and not torn
 
     # --- one method per kind
 

@@ -77,7 +77,7 @@ def send_task(
         query=world.topology.query,
     )
     home = name_of(place.primary) if place.primary else Name("")
-    standby = name_of(place.stand_in) if place.stand_in else Name("")
+    standby = name_of(place.beside) if place.beside else Name("")
     errand = Errand(asked, piece.shard, home, record.version, world.names, LIMITS, world.now_ns, standby)
     task = SparkTask(world, errand, on_over)
     task.process = process = Process(f"{driver_of(asset_id(consumer[0]), consumer[1])}/{number}", host, task, None)

@@ -15,10 +15,18 @@ from holdfast.sim.world import World
 class StandInRules:
     """A part of the checker; `fail` is the checker's, and `compare` says whether a block is right."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None], compare: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        fail: Callable[[str, str], None],
+        compare: Callable[..., None],
+        runs: Callable[[Asset, int, Address], bool],
+    ) -> None:
         self.world = world
         self.fail = fail
         self.compare = compare
+        #: Does a twin run there?
+        self.runs = runs
         #: Who stands in, for which shard and at which epoch; and what its image was.
         self.standing: dict[tuple[Asset, int, Address], tuple] = {}
         self.count = 0
@@ -56,7 +64,7 @@ class StandInRules:
             self.fail("a stand-in has changed its image", f"{note}: {before} -> {now}")
 
     def stands(self, shard: Asset, epoch: int, source: Address) -> bool:
-        return (shard, epoch, source) in self.standing
+        return (shard, epoch, source) in self.standing or self.runs(shard, epoch, source)
 
     def still_stands(self) -> list[Asset]:
         """Shards that somebody stands in for now."""

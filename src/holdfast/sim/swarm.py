@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.model.config import MS, Config
 from holdfast.model.ids import Consumer, Name, operator_of
-from holdfast.model.protection import Protection
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
@@ -25,10 +25,14 @@ SWARM = (
 
 
 def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ...] = SWARM) -> Setup:
-    """The schedule of this seed. `nodes` and `shards` fix what is otherwise drawn (3 to 10 nodes, 1 to 5 shards)."""
+    """The schedule of this seed. `nodes` and `shards` fix what is otherwise drawn (3 to 10 nodes, 1 to 5 shards, or 9
+    on 3)."""
     rng = Random(f"swarm {seed}")
+    is_crowded = not nodes and not shards and Random(f"crowds {seed}").random() < 0.08
     nodes = nodes or rng.choice((3, 3, 4, 4, 5, 6, 8, 10))
     shards = shards or rng.randrange(1, 5)
+    if is_crowded:  # so that several shards run and are backed up together
+        nodes, shards = 3, 9
     topology = _topology(rng, shards)
     drawn = rng.sample(kinds, rng.randrange(1, min(5, len(kinds)) + 1))
     if rng.random() < 0.6:
@@ -84,8 +88,33 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = severed(setup) if Random(f"severed {seed}").random() < 0.2 else setup
     setup = choking(setup) if Random(f"chokes {seed}").random() < 0.25 else setup
     setup = patient(setup) if Random(f"waits {seed}").random() < 0.2 else setup
+    setup = scheduled(setup) if is_crowded or Random(f"schedulers {seed}").random() < 0.4 else setup
     setup = stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
-    return standing_in(setup) if Random(f"stand-ins {seed}").random() < 0.25 else setup
+    setup = standing_in(setup) if Random(f"stand-ins {seed}").random() < 0.25 else setup
+    return doubled(setup) if Random(f"twins {seed}").random() < 0.25 else setup
+
+
+def doubled(setup: Setup) -> Setup:
+    """The same schedule with operators in mode `active`, nodes that freeze or are slow, and switches of modes. (Where a
+    link is soon taken for cut nobody freezes more than before: a node that has just woken up looks like one behind a
+    cut.)"""
+    rng = Random(f"two copies {setup.seed}")
+    operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
+    some = rng.sample(operators, rng.randrange(1, len(operators) + 1)) if rng.random() < 0.4 else operators
+    faults = list(setup.faults)
+    for _ in range(rng.randrange(1, 5) if setup.config.cut_ns == Config().cut_ns else 0):
+        node, at_ms = Name(f"n{rng.randrange(min(setup.nodes, 4))}"), rng.randrange(200, setup.safety_ms)
+        if rng.random() < 0.3:
+            faults.append(Fault(kind="slow", node=node, at_ms=at_ms, for_ms=rng.choice((300, 900)), value=20.0))
+        else:
+            for_ms, clock_stops = rng.choice((120, 250, 400, 900)), float(rng.random() < 0.5)
+            faults.append(Fault(kind="stall", node=node, at_ms=at_ms, for_ms=for_ms, value=clock_stops))
+    for _ in range(rng.choice((0, 0, 1, 3, 5))):
+        mode, at_ms = rng.choice(("active", "active", *sorted(MODES))), rng.randrange(100, setup.safety_ms)
+        faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
+    active = dict.fromkeys(some, "active")
+    modes = setup.modes | active if rng.random() < 0.7 else active | setup.modes
+    return replace(setup, modes=modes, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def standing_in(setup: Setup) -> Setup:
@@ -176,6 +205,16 @@ def patient(setup: Setup) -> Setup:
     return replace(
         setup, config=replace(setup.config, protection=protection, replay_ns=rng.choice((20_000, MS, 50 * MS)))
     )
+
+
+def scheduled(setup: Setup) -> Setup:
+    """The same schedule with captures and pastes in another order than that of their periods."""
+    rng = Random(f"scheduled {setup.seed}")
+    config = replace(setup.config, scheduler=rng.choice(("min_max", "min_max", "round_robin", "whole")))
+    if rng.random() < 0.5:  # soon enough for units to be formed, and formed anew
+        times = {"load_period_ns": 100 * MS, "load_window_ns": 500 * MS, "balance_ns": 300 * MS}
+        config = replace(config, **times, unit_capture_ns=rng.choice((20_000, 100_000, 5 * MS)))
+    return replace(setup, config=config)
 
 
 def stored(setup: Setup) -> Setup:

@@ -11,6 +11,8 @@ datasource.py  format("holdfast")                               fetch.py       r
 follower.py    where a stream stands, without its rows          connect.py     the way to the nodes
 reasons.py     why a query failed, in one line
 state_source.py  format("holdfast-state"): what checkpoints hold
+arrow_sink.py  a sink without Spark                             light.py       the process of such sinks
+orders.py      what is to be fetched, from whom                 shared.py      what every driver process finds out first
 port.py        rows from a program of the user's own            writer.py      format("holdfast"), written to
 """
 

@@ -22,6 +22,7 @@ Checked against checkpoints of Spark 4.3 in `tests/integration/test_spark_real_c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -123,9 +124,10 @@ def hand_on(directory: Path, stage: str, query: str) -> None:
 
 def replan(directory: Path, last: int, plan: str) -> None:
     """Let the last batch, which is committed, end at other offsets: positions of the new run. Spark reads the one
-    before it only to know where that ended, and plans of later batches were of the old run."""
+    before it only to know where that ended, and plans of later batches were of the old run: also of the first one, if
+    none is committed (`last` is -1)."""
     _drop(directory, after=last)
-    for batch in {last, max(0, last - 1)}:
+    for batch in {last, max(0, last - 1)} if last >= 0 else ():
         _write(directory / "offsets" / str(batch), plan)
 
 
@@ -196,6 +198,63 @@ def source_offsets(plan: str) -> list[dict | None]:
     """The offsets in a plan, one a source; None: that source has nothing yet."""
     lines = plan.splitlines()
     return [None if line == "-" else json.loads(line) for line in lines[2:]]
+
+
+# --- of a sink without Spark, which keeps the same files
+
+
+def plan_batch(directory: Path, batch: int, offset: dict) -> dict:
+    """Note durably where a batch ends; what counts is given back. Another life of this sink may still be there: the
+    first plan of a number is the only one, so that no two lives have other rows under one number."""
+    conf = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+    _durable(directory / "offsets" / str(batch), f"v1\n{conf}\n{json.dumps(offset, separators=(',', ':'))}")
+    return planned_batch(directory, batch)
+
+
+def planned_batch(directory: Path, batch: int) -> dict:
+    """Where a batch of a sink ends."""
+    path = directory / "offsets" / str(batch)
+    found = source_offsets(plan_of(directory, batch)) if _is_whole(path, lines=3) else []
+    if not found or not isinstance(found[0], dict):
+        raise ConfigError(
+            f"the checkpoint of sink {directory.name} is damaged: where batch {batch} ends is not known",
+            detail=f"{path} is cut, empty or gone.",
+            hint="Restore that file from a backup, or run the pipeline in a new --dir.",
+        )
+    return found[0]
+
+
+def commit_batch(directory: Path, batch: int) -> None:
+    """Note durably that a batch is written."""
+    _durable(directory / "commits" / str(batch), _COMMITTED)
+
+
+def forget_batches(directory: Path, before: int) -> None:
+    """Those that nobody asks for any more."""
+    for log in (directory / "offsets", directory / "commits"):
+        for batch in _batches(log):
+            if batch < before:
+                (log / str(batch)).unlink(missing_ok=True)
+
+
+def _durable(path: Path, text: str) -> None:
+    """There, whole, and through a power cut; what was there before stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _check_sources(directory: Path, stage: str, plan: str, outlets: int) -> None:

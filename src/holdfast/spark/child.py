@@ -1,7 +1,8 @@
-"""A driver process: `python -m holdfast.spark.child`, started by a node. One JVM, and any number of stages in it.
+"""A driver process: `python -m holdfast.spark.child`, started by a node. One JVM, and any number of stages in it; none,
+if all its stages are sinks without Spark (`light.py`).
 
     in    first what all its stages share: {"node", "endpoints", "secret_file", "tls", "deployment", "dir", "plan",
-          "master", "conf", "core", "watermark_jump_us"}; then commands, one a line:
+          "master", "conf", "core", "watermark_jump_us", "light"}; then commands, one a line:
           {"do": "warm", "stage", "ticket"}          let this stage stand by
           {"do": "run", "stage", "ticket", "epoch"}  run it at this epoch (the standby of this ticket, if there is one)
           {"do": "finish", "ticket"}                 read what is there, seal a last batch, end
@@ -34,12 +35,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 from holdfast.core.node import WARM
 from holdfast.errors import check
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
+from holdfast.runtime.node.starts import Starts
 from holdfast.spark.life import STOP_S_MAX, Engine, StageLife
 from holdfast.spark.reasons import Reason
 
@@ -85,9 +88,10 @@ class Mouth:
 class DriverProcess:
     """`make` makes what the stages stand on, from the first line of stdin; it may take long."""
 
-    def __init__(self, mouth: Mouth, make: Callable[[dict[str, Any]], Engine]) -> None:
+    def __init__(self, mouth: Mouth, make: Callable[[dict[str, Any]], Engine], starts: Starts) -> None:
         self.mouth = mouth
         self._make = make
+        self._starts = starts
         self._lives: dict[int, StageLife] = {}
         #: Stages on their way from the thread that listens to the one that starts them.
         self._new: queue.SimpleQueue[StageLife | None] = queue.SimpleQueue()
@@ -119,7 +123,7 @@ class DriverProcess:
             case "run":
                 self._run(life, told)
             case "warm":
-                self._begin(StageLife(told["ticket"], told["stage"], WARM, self.mouth.say))
+                self._begin(StageLife(told["ticket"], told["stage"], WARM, self.mouth.say, self._starts))
             case "finish" if life is not None:
                 life.finish.set()
             case "pause" if life is not None:
@@ -140,7 +144,7 @@ class DriverProcess:
         )
         self._epochs[stage] = epoch
         if life is None or not life.go(epoch):
-            self._begin(StageLife(told["ticket"], stage, epoch, self.mouth.say))
+            self._begin(StageLife(told["ticket"], stage, epoch, self.mouth.say, self._starts))
 
     def _begin(self, life: StageLife) -> None:
         self._lives = {t: one for t, one in self._lives.items() if not one.over.is_set()}
@@ -188,6 +192,8 @@ class DriverProcess:
                 if self._engine is not None:
                     self._engine.ask()  # hangs as long as the JVM does
                 self.mouth.say("alive")
+                for life in list(self._lives.values()):
+                    life.look()
                 time.sleep(ALIVE_S)
 
 
@@ -195,21 +201,26 @@ def serve(make: Callable[[dict[str, Any]], Engine]) -> None:
     """Be a driver process. Never returns."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints, prints into the log
-    process = DriverProcess(Mouth(out), make)
     first = sys.stdin.readline()
     if not first:
         os._exit(EXIT_ORPHANED)
+    order = json.loads(first)
+    process = DriverProcess(Mouth(out), make, Starts(Path(order["dir"]) if order.get("dir") else None))
     threading.Thread(target=process.listen, args=(sys.stdin,), name="stdin", daemon=True).start()
-    code = process.run(json.loads(first))
+    code = process.run(order)
     sys.stderr.flush()
     os._exit(code)  # the JVM ends with our stdin to it; its shutdown hooks are not waited for
 
 
-def _spark(order: dict[str, Any]) -> Engine:
+def _engine(order: dict[str, Any]) -> Engine:
+    if order.get("light"):
+        from holdfast.spark.light import LightEngine
+
+        return LightEngine(order)
     from holdfast.spark.engine import SparkEngine
 
     return SparkEngine(order)
 
 
 if __name__ == "__main__":
-    serve(_spark)
+    serve(_engine)

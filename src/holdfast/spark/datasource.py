@@ -27,7 +27,6 @@ queues can be trimmed (and at once when a stream ends, or with `watermarks`, whi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import uuid
@@ -53,25 +52,23 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.core.reader import Piece
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
-from holdfast.model.ids import Consumer, Edge, maker_of, name_of
+from holdfast.model.ids import Consumer, Edge
 from holdfast.model.plan import OperatorPlan, Plan, edges_of
-from holdfast.model.record import Record
-from holdfast.runtime.net.transport import Peer
 from holdfast.spark.connect import WAIT_S, Target, let_go, plan_of, port_of, run_of
-from holdfast.spark.fetch import Order, RowsGone, connect, fetch
-from holdfast.spark.follower import HOLD_S_MAX, POLL_S, Follower, Offset, ReadOptions, _silent, of_another_run
-from holdfast.spark.hand_over import ask_record
+from holdfast.spark.fetch import Order
+from holdfast.spark.follower import HOLD_S_MAX, POLL_S, Follower, Offset, ReadOptions, of_another_run
 from holdfast.spark.kept_plans import SinkKeeper
 from holdfast.spark.latch import wait_at
+from holdfast.spark.orders import bounds, hold, orders, read_order, rehearse
 from holdfast.spark.writer import BatchPortWriter, StreamPortWriter
 
-#: One task reads at least this many rows: starting a task costs more than reading a few rows.
-TASK_ROWS_MIN = 50_000
 #: A batch of up to this many rows is sent along when it is planned.
 SENT_ROWS_MAX = 50_000
+#: The first batches of a stage's reader have at most as many. Else what has waited for a stage that starts would be one
+#: large batch, and its tasks would wait until there are Python workers for them.
+FIRST_BATCHES = 4
 #: Without rows, a batch is planned after so long, so that positions can be acknowledged.
 EMPTY_S = 2.0
 
@@ -172,11 +169,7 @@ class Pieces(InputPartition):
 def read_pieces(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Pieces):
         return  # nothing is retained: Spark plans a task all the same
-    order = msgspec.json.decode(partition.raw, type=Order)
-    for piece in order.pieces:
-        yield from fetch(order, piece)
-    if order.last:
-        let_go(order.run, order.consumer, [piece.edge for piece in order.pieces])
+    yield from read_order(msgspec.json.decode(partition.raw, type=Order))
 
 
 class HoldfastReader(DataSourceReader):
@@ -196,119 +189,11 @@ class HoldfastReader(DataSourceReader):
         idle = set(start) - {piece.edge for piece in wanted}
         if idle:
             let_go(self.settings.run, self.settings.consumer, idle)
-        return orders(self.settings, wanted, record, self.plan.topology.query, last=True) if wanted else []
+        query = self.plan.topology.query
+        return [Pieces(order) for order in orders(self.settings, wanted, record, query, last=True)] if wanted else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_pieces(partition)
-
-
-def hold(settings: ReadOptions, plan: Plan) -> tuple[Follower, Offset, Offset]:
-    """A lease on everything that is retained now: who holds it, where it begins and where it ends."""
-    edges = edges_of(plan.operator(settings.stream))
-    until = time.monotonic() + HOLD_S_MAX
-    while True:
-        found = bounds(settings, edges)
-        start = {e: [first, WATERMARK_MIN] for e, (first, _) in found.items()}
-        end = {e: [end, WATERMARK_MIN] for e, (_, end) in found.items()}
-        follower = Follower(settings, plan, start)
-        try:
-            follower.reach(start, end, until)
-            return follower, start, end
-        except BaseException as error:
-            follower.close()
-            if not isinstance(error, RowsGone) or time.monotonic() > until:  # trimmed between the look and the lease
-                raise
-
-
-def bounds(settings: ReadOptions, edges: tuple[Edge, ...]) -> dict[Edge, tuple[int, int]]:
-    """First retained and next position of edges, from their primaries. Waits for a fail-over to end."""
-    run = settings.run
-    until = time.monotonic() + HOLD_S_MAX
-    peer = Peer(settings.consumer, run.endpoints, run.security(), lambda source, message: None)
-    try:
-        while True:
-            record = ask_record(peer, _silent)
-            found, trouble = _look(peer, record, edges)
-            missing = [e for e in edges if e not in found]
-            if not missing:
-                return found
-            lost = any(record.places[maker_of(e)].primary is None for e in missing)
-            if lost or time.monotonic() > until:
-                raise HoldfastError(
-                    f'format("holdfast"): no node holds {", ".join(missing)} now',
-                    detail="Every node that held them is gone." if lost else trouble,
-                    hint="See `holdfast status`; if a fail-over is under way, try again.",
-                )
-            time.sleep(0.1)
-    finally:
-        peer.close()
-
-
-def _look(peer: Peer, record: Record, edges: tuple[Edge, ...]) -> tuple[dict[Edge, tuple[int, int]], str]:
-    """What the primaries of a record say; and why one does not."""
-    found: dict[Edge, tuple[int, int]] = {}
-    trouble = ""
-    homes = {name_of(record.places[maker_of(edge)].primary or "") for edge in edges} - {""}
-    for name in sorted(homes):
-        try:
-            held = peer.caller.edges(name)
-        except HoldfastError as error:  # it has just died, and the record does not know yet
-            trouble = str(error)
-            continue
-        found |= {edge: (at.trimmed, at.next) for edge, at in held.items() if edge in edges}
-    return found, trouble
-
-
-def orders(
-    settings: ReadOptions, wanted: list[Piece], record: Record, query: str, *, last: bool = False
-) -> list[Pieces]:
-    """Pieces dealt out to tasks: few tasks if there is little to read."""
-    rows = sum(piece.rows for piece in wanted)
-    count = max(1, min(len(wanted), settings.parallelism, -(-rows // TASK_ROWS_MIN)))
-    hands: list[list[Piece]] = [[] for _ in range(count)]
-    load = [0] * count
-    for piece in sorted(wanted, key=lambda piece: -piece.rows):
-        least = load.index(min(load))
-        load[least] += piece.rows
-        hands[least].append(piece)
-    places = record.places
-    return [
-        Pieces(
-            Order(
-                run=settings.run,
-                consumer=settings.consumer,
-                epoch=settings.epoch,
-                query=query,
-                pieces=tuple(hand),
-                homes={piece.shard: name_of(places[piece.shard].primary or "") for piece in hand},
-                standbys={piece.shard: name_of(places[piece.shard].stand_in or "") for piece in hand},
-                epochs={piece.shard: places[piece.shard].epoch for piece in hand},
-                version=record.version,
-                last=last,
-            )
-        )
-        for hand in hands
-        if hand
-    ]
-
-
-def rehearse(settings: ReadOptions) -> None:
-    """Connect, follow and fetch once, as a guest. A reader that waits at a latch does it before: importing and
-    connecting would be a part of the take-over else."""
-    guest = msgspec.structs.replace(settings, consumer=Consumer(f"rehearsal-{uuid.uuid4().hex[:12]}"), epoch=0)
-    run = settings.run
-    with contextlib.suppress(HoldfastError):  # it helps, but nothing depends on it
-        plan = plan_of(run, settings.directory)
-        follower, start, end = hold(guest, plan)
-        try:
-            few = [piece for piece in follower.pieces(start, end) if piece.rows <= TASK_ROWS_MIN][:1]
-            for order in orders(guest, few, follower.record(), plan.topology.query):
-                for _ in read_pieces(order):
-                    pass
-        finally:
-            follower.close()
-            let_go(run, guest.consumer, start)
-        connect(run, settings.consumer)
 
 
 class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
@@ -328,6 +213,7 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
         self._follower: Follower | None = None
         self._keeper: SinkKeeper | None = None
         self._moved = time.monotonic()
+        self._planned = 0
         #: With the trigger `availableNow`: where each edge ended when the query began.
         self._ends: dict[Edge, int] | None = None
 
@@ -391,6 +277,8 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
 
     def _look(self, follower: Follower, start: Offset, limit: ReadLimit) -> Offset:
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
+        if self.settings.epoch and self._planned < FIRST_BATCHES:
+            rows_max = min(rows_max, SENT_ROWS_MAX)
         if self._ends is not None:
             follower.reach(start, {e: [end, 0] for e, end in self._ends.items()}, time.monotonic() + HOLD_S_MAX)
             return follower.latest(start, rows_max, self._ends)[0]
@@ -413,7 +301,8 @@ class HoldfastStreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableN
             self._keep()
             follower.acknowledge(first)
         wanted = follower.pieces(first, last)
-        found = orders(self.settings, wanted, follower.record(), self.plan.topology.query)
+        found = [Pieces(o) for o in orders(self.settings, wanted, follower.record(), self.plan.topology.query)]
+        self._planned += 1
         is_small = len(found) == 1 and sum(piece.rows for piece in wanted) <= SENT_ROWS_MAX
         self._small = found[0] if is_small else None
         return found

@@ -6,27 +6,21 @@ stage is a pool of Spark's fair scheduler: a batch of one does not wait until a 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError
 from holdfast.model.ids import Asset
-from holdfast.model.plan import Plan, digest
 from holdfast.pipeline import Pipeline, load
 from holdfast.pipeline.load import file_of_run
-from holdfast.runtime.config import read_plan
 from holdfast.runtime.stable.door import StoreDoor
 from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
 from holdfast.spark.practice import Practice
 from holdfast.spark.session import session
-from holdfast.spark.sink import run_options
+from holdfast.spark.shared import plan_of_run, run_options, take_over_run
 from holdfast.spark.tidy import KEEP, Keep
 from holdfast.store.url import is_folder
 
@@ -39,8 +33,8 @@ class SparkEngine:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.directory = Path(order["dir"]).resolve()
-        self.plan = _plan(self.directory / "plan.json", order.get("plan", ""))
-        source = _take_over_run(self.directory)
+        self.plan = plan_of_run(self.directory / "plan.json", order.get("plan", ""))
+        source = take_over_run(self.directory)
         self.run = run_options(order)
         self.watermark_jump_us = int(order.get("watermark_jump_us") or JUMP_US)
         self.master: str = order.get("master") or "local[*]"
@@ -67,8 +61,8 @@ class SparkEngine:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage)
         return self._spark.newSession()
 
-    def practise(self, told: Callable[[], bool]) -> None:
-        self._practice.run(told)
+    def practise(self, told: Callable[[], bool], gives_way: Callable[[], bool]) -> None:
+        self._practice.run(told, gives_way)
 
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         from pyspark.util import InheritableThread
@@ -88,25 +82,3 @@ def _store(order: dict[str, Any]) -> StoreDoor | None:
         return None
     home = Path(order["dir"]) / "nodes" / str(order.get("node") or "") / "logs"
     return StoreDoor.of(stored["url"], stored["settings"], home / "store-of-stages.log")
-
-
-def _plan(path: Path, known: str) -> Plan:
-    """The plan on disk, which must be the one that the node runs."""
-    plan = read_plan(path)
-    if known and digest(plan) != known:
-        raise ConfigError(
-            "the plan was changed while it runs",
-            detail=f"{path} has the digest {digest(plan)}, the node runs {known}.",
-            hint="Put the old plan.json back, or start anew in another --dir.",
-        )
-    return plan
-
-
-def _take_over_run(directory: Path) -> str:
-    """Go to where `run` was called, where relative paths of sources and sinks start; gives the user's file."""
-    with contextlib.suppress(OSError, ValueError):
-        run = json.loads((directory / "run.json").read_text())
-        if run.get("cwd"):
-            os.chdir(run["cwd"])
-        return run.get("source") or ""
-    return ""

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from holdfast.core.node import WARM
 from holdfast.errors import HoldfastError
 from holdfast.model.ids import Asset
+from holdfast.runtime.node.starts import GIVE_WAY_S_MAX, HeldStart, Starts
 from holdfast.spark.hand_over import Say, StageFenced, Stopped
 from holdfast.spark.reasons import Reason, is_late_worker
 
@@ -27,13 +28,17 @@ LOOK_S = 0.1
 STOP_S_MAX = 8.0
 #: Standbys warm up one after another, since several at once are all late; but nobody waits longer for another.
 TURN_S_MAX = 10.0
+#: A start is over after so many batches; or this long after its query began to run, if its source has nothing to read.
+FIRST_BATCHES, FIRST_S_MAX = 3, 10.0
 #: So long after its JVM a process ends at the latest.
 GONE_S_MAX = 5.0
 
 #: A batch that is under way for this long is told, so that a process that dies in it leaves word of it.
 BUSY_S = 0.2
-#: One that takes this long is told to people: its function may never return. Then after twice as long, and so on.
+#: One that takes this long, or a start that does, is told to people: a function may never return. Then after twice as
+#: long, and so on.
 SLOW_S = 30.0
+NEVER = "A function that never returns must be stopped by hand."
 
 #: How a stage ended, as its node is told. `AGAIN`: for no fault of its own, so it may be started again at once.
 STOPPED, FINISHED, FENCED, DIED, AGAIN = "stopped", "finished", "fenced", "died", "again"
@@ -93,9 +98,9 @@ class Engine(Protocol):
     def role(self, stage: Asset, stopping: threading.Event, say: Say) -> ChildRole: ...
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread: ...
 
-    def practise(self, told: Callable[[], bool]) -> None:
+    def practise(self, told: Callable[[], bool], gives_way: Callable[[], bool]) -> None:
         """A stage that stands by has nothing to do: make this process faster at what a take-over needs. Ends early
-        when somebody is `told` to do something else."""
+        when somebody is `told` to do something else, and stands still while it `gives_way`."""
         ...
 
     def ask(self) -> None:
@@ -123,14 +128,13 @@ class Slow:
             self._say("busy")
         elif busy_s > self._next_s:
             self._next_s = 2 * busy_s
-            text = f"It has been at work for {busy_s:.0f} s. A function that never returns must be stopped by hand."
-            self._say("waiting", what="the end of its batch", detail=text)
+            self._say("waiting", what="the end of its batch", detail=f"It has been at work for {busy_s:.0f} s. {NEVER}")
 
 
 class StageLife:
     """`epoch` is WARM while it stands by."""
 
-    def __init__(self, ticket: int, stage: Asset, epoch: int, say: Say) -> None:
+    def __init__(self, ticket: int, stage: Asset, epoch: int, say: Say, starts: Starts) -> None:
         self.ticket = ticket
         self.stage = stage
         self.epoch = epoch
@@ -145,9 +149,20 @@ class StageLife:
         self._told = threading.Event()
         self._began = time.monotonic()
         self._begun = self._told_stuck = False
+        #: Since when it has been starting (0: it is not), and when that is told next.
+        self._starting, self._slow_s = 0.0, SLOW_S
+        self._starts = starts
+        #: While others may wait for its first batches; and how many of those are missing.
+        self._start: HeldStart | None = starts.hold() if epoch != WARM else None
+        self._missing = FIRST_BATCHES
+        self._gives_way_until = 0.0
         self._lock = threading.Lock()
 
     def say(self, event: str, **fields: Any) -> None:
+        if event == "batch" and self._start is not None:
+            self._missing -= 1
+            if self._missing <= 0:
+                self._start.over()
         self._say(event, **{"stage": self.stage, "ticket": self.ticket, "epoch": self.epoch, **fields})
 
     # --- what it is told
@@ -158,6 +173,8 @@ class StageLife:
             if self.over.is_set() or self.epoch != WARM or self.told_to_stop:
                 return False
             self.epoch = epoch
+            self._starting = time.monotonic() if self._begun else 0.0
+            self._start = self._starts.hold()
         self._told.set()
         return True
 
@@ -173,9 +190,21 @@ class StageLife:
         else:
             self._end(STOPPED)
 
+    def look(self) -> None:
+        """Called every so often, on another thread: on its own are functions of the user's, which make its frame."""
+        since = self._starting
+        passed_s = time.monotonic() - since if since else 0.0
+        if passed_s > self._slow_s and not self.told_to_stop and not self.over.is_set():
+            self._slow_s = 2 * passed_s
+            self.say("waiting", what="the end of its start", detail=f"That has taken {passed_s:.0f} s. {NEVER}")
+
     def is_told(self) -> bool:
         """To go, or to stop."""
         return self._told.is_set()
+
+    def gives_way(self) -> bool:
+        """Does somebody wait for another stage of this machine that starts? For a while that goes first."""
+        return time.monotonic() < self._gives_way_until and self._starts.are_under_way()
 
     def _limit(self) -> None:
         timer = threading.Timer(STOP_S_MAX, self._look_whether_it_ended)
@@ -186,6 +215,8 @@ class StageLife:
         with self._lock:
             told, self._told_stuck = self._told_stuck, True
         if not told and not self.over.is_set():
+            if self._start is not None:
+                self._start.over()
             self.say("stuck", seconds=STOP_S_MAX)
 
     # --- on its thread
@@ -195,6 +226,7 @@ class StageLife:
             if self.told_to_stop:
                 return
             self._begun = True
+            self._starting = time.monotonic() if self.epoch != WARM else 0.0
         try:
             how = self._live(engine, turn)
         except BaseException as error:
@@ -224,20 +256,30 @@ class StageLife:
             if self.over.is_set():
                 return
             self.over.set()
+        if self._start is not None:
+            self._start.over()
         self.say("ended", how=how)
 
     def _live(self, engine: Engine, turn: threading.Lock) -> str:
+        if self.epoch == WARM:
+            self._gives_way_until = time.monotonic() + GIVE_WAY_S_MAX
+            self._give_way()
+            if self.told_to_stop:
+                return STOPPED
         role = engine.role(self.stage, self.stopping, self.say)
         try:
             if self.epoch == WARM:
                 self.say("session", seconds=self._passed_s())
                 self._warm_up(role, turn)
-                engine.thread(lambda: engine.practise(self.is_told), f"practise-{self.stage}").start()
+                practise = lambda: engine.practise(self.is_told, self._starts.are_under_way)  # noqa: E731
+                engine.thread(practise, f"practise-{self.stage}").start()
                 self._told.wait()
             if self.told_to_stop:
                 return STOPPED
             began = time.monotonic()
-            if not role.start(self.epoch):
+            runs = role.start(self.epoch)
+            self._starting = 0.0
+            if not runs:
                 self.say("finished", before=True)
                 return FINISHED
             self.say("running", seconds=round(time.monotonic() - began, 2))
@@ -249,7 +291,12 @@ class StageLife:
     def _passed_s(self) -> float:
         return round(time.monotonic() - self._began, 1)
 
+    def _give_way(self) -> None:
+        while self.gives_way() and not self.is_told():
+            time.sleep(LOOK_S)
+
     def _warm_up(self, role: ChildRole, turn: threading.Lock) -> None:
+        self._give_way()
         until = time.monotonic() + TURN_S_MAX
         while not (mine := turn.acquire(timeout=LOOK_S)) and not self.is_told() and time.monotonic() < until:
             pass
@@ -264,8 +311,10 @@ class StageLife:
 
     def _watch(self, role: ChildRole) -> str:
         """Until the query ends, or somebody says so. Each look asks the JVM something."""
-        finishing, paused, slow = False, False, Slow(self.say)
+        finishing, paused, slow, began = False, False, Slow(self.say), time.monotonic()
         while True:
+            if self._start is not None and time.monotonic() - began > FIRST_S_MAX:
+                self._start.over()
             role.pause(self.paused_until)
             if paused != role.is_paused():
                 paused = not paused

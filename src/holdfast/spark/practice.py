@@ -24,6 +24,7 @@ QUERIES = 60
 #: It rests this many times as long as a query took, since other stages of it may be at work.
 REST = 2
 ROWS = 1_000
+LOOK_S = 0.5
 
 
 def _first(rows: DataFrame, k: int) -> None:
@@ -65,10 +66,13 @@ class Practice:
         self._turn = threading.Lock()
         self.done = 0
 
-    def run(self, told: Callable[[], bool]) -> None:
+    def run(self, told: Callable[[], bool], gives_way: Callable[[], bool]) -> None:
         """Until there is something better to do, or it has been enough. Its errors are nobody's."""
         spark = self._spark.newSession()
         while not told():
+            if gives_way():
+                _rest(LOOK_S, told)
+                continue
             with self._turn:
                 number = self.done
                 if number >= QUERIES or told():

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.model.block import WATERMARK_MAX
@@ -105,12 +104,7 @@ class SinkStage:
         return writer.queryName(self.stage.id).option("checkpointLocation", str(self.checkpoint))
 
     def is_over(self) -> bool:
-        """Every edge has ended, and Spark has committed what came before that."""
-        last = checkpoint.last_committed(self.checkpoint)
-        if last < 0:
-            return False
-        offsets = checkpoint.source_offsets(checkpoint.plan_of(self.checkpoint, last))
-        return all(offset and all(mark >= WATERMARK_MAX for _, mark in offset.values()) for offset in offsets)
+        return is_over(self.checkpoint)
 
     def on_idle(self) -> None:
         """Called every so often: tell what Spark has done."""
@@ -132,7 +126,10 @@ class SinkStage:
             self.query.stop()
 
 
-def run_options(order: dict[str, Any]) -> Run:
-    """How to reach the nodes, from what a driver process is told."""
-    wanted = {key: order.get(key) for key in ("endpoints", "secret_file", "tls", "deployment")}
-    return msgspec.convert({k: v for k, v in wanted.items() if v}, Run)
+def is_over(folder: Path) -> bool:
+    """By a sink's checkpoint: every edge that it reads has ended, and what came before that is committed."""
+    last = checkpoint.last_committed(folder)
+    if last < 0:
+        return False
+    offsets = checkpoint.source_offsets(checkpoint.plan_of(folder, last))
+    return all(offset and all(mark >= WATERMARK_MAX for _, mark in offset.values()) for offset in offsets)

@@ -98,12 +98,26 @@ def test_a_name_that_no_key_can_have_is_refused(kept: KeptRun, name: str):
 
 def test_one_run_goes_on_from_it_and_no_second(kept: KeptRun):
     assert kept.do(savepoints.successor()) == ""
-    kept.do(savepoints.go_on_from("first", "new-1"))
+    kept.do(savepoints.go_on_from("new-1"))
+    kept.do(savepoints.go_on_from("new-1"))  # once more: nobody heard that it was done
     assert kept.do(savepoints.successor()) == "new-1"
-    with pytest.raises(ConfigError, match="new-1 has gone on from savepoint 'first'"):
-        kept.do(savepoints.go_on_from("first", "new-2"))
-    kept.do(savepoints.let_go("first"))
-    kept.do(savepoints.go_on_from("first", "new-2"))
+    with pytest.raises(ConfigError, match="new-1 has gone on from a savepoint of this run"):
+        kept.do(savepoints.go_on_from("new-2"))
+    kept.do(savepoints.let_go("new-2"))  # it is not that one's
+    assert kept.do(savepoints.successor()) == "new-1"
+    kept.do(savepoints.let_go("new-1"))
+    kept.do(savepoints.go_on_from("new-2"))
+    assert kept.do(savepoints.successor()) == "new-2"
+
+
+def test_who_has_gone_on_is_known_whichever_savepoint_it_took_and_also_when_that_is_deleted(kept: KeptRun):
+    """Else the run of the savepoint, or a second one, could go on beside that one, and write to the same sinks."""
+    kept.do(savepoints.go_on_from("new-1"))
+    assert kept.do(savepoints.delete("first"))
+    kept.put("second")
+    with pytest.raises(ConfigError, match="new-1 has gone on"):
+        kept.do(savepoints.go_on_from("new-2"))
+    assert kept.do(savepoints.successor()) == "new-1"
 
 
 def test_one_that_is_damaged_is_said_to_be(kept: KeptRun):

@@ -54,5 +54,20 @@ def test_a_stage_that_fails_again_and_again_ends_it_with_the_reason(finish):
     assert f"{FAILURES_MAX} times in a row: no such file" in end.value.detail
 
 
+def test_failures_from_before_do_not_end_it_since_their_cause_may_be_mended(finish):
+    """Nor does one more, of a start from before."""
+    before = FAILURES_MAX + 2
+    told = [f"s0 failed on n0, {before} times in a row: no such file", "waiting for s0 to finish"]
+    assert finish(*[before] * 4, before + 1, before + 1, 0) == told
+    assert finish(*[before] * 3, 0, 1, 1, 2, 0) == told
+
+
+def test_a_cause_that_is_not_mended_ends_it_with_the_second_failure_more(finish):
+    before = FAILURES_MAX + 2
+    with pytest.raises(HoldfastError) as end:
+        finish(before, before, before + 1, *[before + 2] * 9)
+    assert f"{before + 2} times in a row" in end.value.detail
+
+
 def test_a_stage_that_nobody_waits_for_may_fail(finish):
     assert finish(*[FAILURES_MAX] * 3, waiting="s1") == ["waiting for s1 to finish"]

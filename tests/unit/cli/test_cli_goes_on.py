@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
+from support.plans import layered_plan
 
 from holdfast.checkpoint.tenure import claim
 from holdfast.cli.main import main
@@ -96,6 +99,50 @@ def test_a_store_that_cannot_be_is_refused_before_anything_is_made(tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
+MODEL = """
+[store]
+switch = "a"
+receive = 6
+[switches.a]
+[switches.b]
+uplink = "a"
+up = 4
+down = 5
+[racks.r1]
+switch = "b"
+send = 1
+receive = 0
+[servers]
+n0 = { rack = "r1" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (MODEL.replace("[switches.a]", '[switches.a]\nuplink = "b"\nup = 1\ndown = 1'), "loop"),
+        (MODEL.replace("up = 4\n", ""), "has no capacity 'up'"),
+        (MODEL.replace("n0 =", "n7 ="), "does not know n0"),
+        ("", "no switches"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_network_model_that_cannot_be_is_refused_before_anything_is_made(tmp_path, capsys, text, says):
+    file, model = tmp_path / "p.py", tmp_path / "model.toml"
+    file.write_text("# never planned\n")
+    if text is not None:
+        model.write_text(text)
+    arguments = ["--dir", str(tmp_path / "run"), "--nodes", "1", "--store", f"file://{tmp_path}/store"]
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(file), *arguments, "--set", f'network_model = "{model}"'])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_new_run_does_not_take_the_store_of_another(tmp_path, capsys):
     store = tmp_path / "store"
     run_alone(LocalStore(store), claim(asset_id("talkers-0"), "other-1", epoch=1, holder="n0#1"))
@@ -108,3 +155,22 @@ def test_a_new_run_does_not_take_the_store_of_another(tmp_path, capsys):
     assert "has checkpoints of another run" in said
     assert "talkers-0" in said
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("savepoint", "one", "HOME"), ("stop", "HOME", "--checkpoint"), ("upgrade", "HOME", "FILE")], ids=str
+)
+def test_a_clean_point_without_the_state_of_an_operator_is_refused_at_once(tmp_path, capsys, words):
+    """It would never come: nothing of that operator is in the store."""
+    plan = layered_plan(shards=1, tops=0)
+    operators = tuple(replace(one, mode="none", checkpoint="none") for one in plan.operators)
+    home = a_run(tmp_path / "run", settings={"store": f"file://{tmp_path}/store", "conf": {}})
+    (home / "plan.json").write_bytes(msgspec.json.encode(replace(plan, operators=operators)))
+    (tmp_path / "p.py").write_text("")
+    told = {"HOME": str(home), "FILE": str(tmp_path / "p.py")}
+    with pytest.raises(SystemExit) as end:
+        main([told.get(word, word) for word in words])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    assert "needs the state of every operator in the store" in said
+    assert "Of u0 nothing is there" in said

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from support.plans import layered_plan
 
+from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.tenure import claim
 from holdfast.cli import resume
 from holdfast.cli.main import main
@@ -22,6 +23,7 @@ from holdfast.model.ids import Edge, Name, asset_id, ledger_of
 from holdfast.model.parts import CommitRecord, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import first_record
+from holdfast.pipeline.origins import Origins, read_origins
 from holdfast.runtime.disk.journal import Journal
 from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.description import RunDescription
@@ -244,3 +246,35 @@ def test_what_is_damaged_is_named(tmp_path, store):
     path.write_bytes(raw[:-1])
     with pytest.raises(HoldfastError, match="run/description is damaged"):
         rebuilt(tmp_path / "run", store)
+
+
+def from_savepoint(store: Path, **changed: Any) -> bytes:
+    came = Origins(
+        savepoint="one", deployment="old-1", directory="/old", store=f"file://{store}", sinks=("r0",)
+    )  # fmt: skip
+    return msgspec.json.encode(msgspec.structs.replace(came, **changed))
+
+
+def test_a_run_that_took_over_sinks_goes_on_without_its_disks_and_knows_where_it_came_from(tmp_path, store):
+    old = tmp_path / "old-store"
+    put(old, savepoints.go_on_from(PLAN.query))
+    describe(store, origins=from_savepoint(old, changed={"u1": "it was new"}))
+    rebuilt(tmp_path / "run", store)
+    found = read_origins(tmp_path / "run")
+    assert found is not None
+    assert (found.savepoint, found.changed) == ("one", {"u1": "it was new"})
+    shutil.rmtree(old)  # what the run came from may be deleted some day
+    rebuilt(tmp_path / "again", store)
+
+
+@pytest.mark.parametrize("other", ["", "another-1"])
+def test_a_run_whose_upgrade_was_killed_before_it_began_does_not_go_on(tmp_path, capsys, store, other):
+    """The old run may have: both would write to the same sinks."""
+    old = tmp_path / "old-store"
+    if other:
+        put(old, savepoints.go_on_from(other))
+    describe(store, origins=from_savepoint(old))
+    said = refused(capsys, tmp_path / "run", "--resume", f"file://{store}")
+    assert "never began" in said
+    assert ("still those of another-1" if other else "`holdfast run /old` goes on") in said
+    assert not (tmp_path / "run").exists()

@@ -252,7 +252,13 @@ def test_status_shows_what_gaps_have_cost(tmp_path):
 def test_status_shows_loads_in_percent_of_a_core():
     nodes = {
         "n0": {
-            "shards": {"u0": {"role": "primary", "load_percent": 31.4}, "u1": {"role": "backup", "load_percent": 2.04}}
+            "shards": {"u0": {"role": "primary", "load_percent": 31.4}, "u1": {"role": "backup", "load_percent": 2.04}},
+            "recovery": {
+                "segments": {
+                    "n1": {"expected_ms": 4.2, "shards": ["u0"]},
+                    "n2": {"expected_ms": 1_312.6, "shards": ["u2", "u3"]},
+                }
+            },
         },
         "n1": {
             "shards": {"u1": {"role": "joining", "load_percent": None}},
@@ -260,12 +266,12 @@ def test_status_shows_loads_in_percent_of_a_core():
             "stage_memory_bytes": {"s0": 512_000_000, "r0": 300_000_000},
         },
     }
-    console = Console(width=100, record=True, file=io.StringIO())
+    console = Console(width=160, record=True, file=io.StringIO())
     console.print(nodes_table({"nodes": nodes}))
     rows = [line.split("│")[1:-1] for line in console.export_text().splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
-        ["n0", "1", "1", "33%", "-", "-"],
-        ["n1", "0", "1", "-", "150%", "812 MB"],
+        ["n0", "1", "1", "33%", "-", "-", "1,313 ms on n2 (2 shards), 4 ms on n1 (1 shard)"],
+        ["n1", "0", "1", "-", "150%", "812 MB", "-"],
     ]
     seats = {"primary": "n1#1", "backup": "n0#1", "joining": None, "epoch": 1, "mode": "passive", "stage": False}
     assert shards_of({"u1": seats}, nodes)["u1"]["backup_load_percent"] == 2.04
@@ -325,7 +331,7 @@ def test_mode_switches_an_operator_and_says_what_that_means(capsys, tmp_path, no
     ("operator", "mode", "says"),
     [
         ("walkers", "none", "error: no operator is named 'walkers' · There are talkers."),
-        ("talkers", "turbo", "error: no mode is named 'turbo' · There are none, passive, hybrid."),
+        ("talkers", "turbo", "error: no mode is named 'turbo' · There are none, passive, hybrid, active."),
     ],
 )
 def test_a_mistake_in_mode_is_one_line_and_changes_nothing(capsys, tmp_path, node, operator, mode, says):

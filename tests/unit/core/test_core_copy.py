@@ -64,7 +64,7 @@ def paste(made: Copy, messages: list[m.Message]) -> None:
 
 
 def arrived(messages: list[m.Message]) -> Pasting:
-    arriving = Arriving("a#1", (1, 0, 1))
+    arriving = Arriving("a#1", (1, 0, 1), 0)
     for message in messages:
         assert arriving.capture() is None
         arriving.add(message)

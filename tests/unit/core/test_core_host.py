@@ -19,6 +19,7 @@ from support.core import (
     receive,
     record,
     take,
+    uncosted,
 )
 
 from holdfast.core.hand_over import HandOver
@@ -170,7 +171,7 @@ def test_a_capture_that_comes_before_its_record_waits_for_it():
     ready = Ready()
     made.on_record(record(2, place(2, joining="c#1")), 0, ready)
     paste_all(made, ready)
-    assert [message for _, message in ready.send] == [held(1), pasted(1)]
+    assert uncosted(message for _, message in ready.send) == [held(1), pasted(1)]
 
 
 def test_pieces_come_before_their_record_too():
@@ -294,19 +295,19 @@ def test_a_backup_that_does_not_fit_is_reported_and_joins_anew():
 
 def test_captures_and_pastes_are_tasks_and_rows_are_not():
     made = host("b#1", config=SMALL)
-    assert made.tasks(0) == []
+    assert made.agenda(0).tasks == []
     receive(made, sent(keys=10, config=SMALL), paste=False)
-    assert [(t.kind, t.shard) for t in made.tasks(0)] == [("paste", "u0")]
-    assert [made.tasks(0)[0].run(0, Ready()) for _ in range(3)] == [False, False, True]
-    assert made.tasks(0) == []
+    assert [(t.kind, t.shard) for t in made.agenda(0).tasks] == [("paste", "u0")]
+    assert [made.agenda(0).tasks[0].run(0, Ready()) for _ in range(3)] == [False, False, True]
+    assert made.agenda(0).tasks == []
     primary = host()
     feed(primary.copies["u0"], "s0>u0", 0, [(1, 1, 1)], 0, 0)
     primary.runners["u0"].pump(0, Ready())
-    assert primary.tasks(0) == []
+    assert primary.agenda(0).tasks == []
     later_ns = CONFIG.protection.period_ns
-    assert [(t.kind, t.shard) for t in primary.tasks(later_ns)] == [("capture", "u0")]
-    assert primary.tasks(later_ns)[0].run(later_ns, Ready())
-    assert primary.tasks(later_ns) == []
+    assert [(t.kind, t.shard) for t in primary.agenda(later_ns).tasks] == [("capture", "u0")]
+    assert primary.agenda(later_ns).tasks[0].run(later_ns, Ready())
+    assert primary.agenda(later_ns).tasks == []
 
 
 # --- disks and stages

@@ -44,8 +44,17 @@ class Hearing:
         self.notes: list[str] = []
         self.now_ns = 0
 
-    def run(self, ms: int, *, silent: tuple[str, ...] = (), said: dict[str, tuple[str, ...]] | None = None) -> None:
-        """So many milliseconds, in which all but `silent` are heard and these members do not hear those."""
+    def run(
+        self,
+        ms: int,
+        *,
+        silent: tuple[str, ...] = (),
+        behind: tuple[str, ...] = (),
+        said: dict[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        """So many milliseconds, in which all but `silent` are heard, all but those `behind` have the newest record, and
+        these members do not hear those."""
+        self.election.appended = {name: None for name in NAMES if name not in behind}
         for _ in range(ms // 100):
             self.now_ns += 100 * MS
             ready = Ready()
@@ -73,6 +82,28 @@ def test_who_is_silent_to_the_coordinator_too_is_not_behind_a_cut():
     told = Hearing()
     told.run(5_000, silent=("n2",), said={"n1": ("n2",)})
     assert told.notes == []
+
+
+@pytest.mark.parametrize("behind", ["n1", "n2"])
+def test_who_does_not_have_the_newest_record_does_not_know_whom_to_send_heartbeats_to(behind):
+    """Found by seed 8000068: n2 is started again, and hears nothing of the coordinator, which hears it."""
+    told = Hearing()
+    told.run(5_000, behind=(behind,), said={"n1": ("n2",)})
+    assert told.notes == []
+    told.run(1_500, said={"n1": ("n2",)})
+    assert told.notes == ["link-cut n0 n1 n2"]
+
+
+def test_what_was_said_of_an_earlier_life_says_nothing_of_the_next():
+    """Found by seed 170318: one complaint before n2 was taken in again, one right after."""
+    told = Hearing()
+    told.links.on_record(told.election.accepted)
+    told.run(900, said={"n1": ("n2",)})
+    told.links.on_record(replace(told.election.accepted, members={"n0": 1, "n1": 1, "n2": 2, "n3": 1}))
+    told.run(900, said={"n1": ("n2",)})
+    assert told.notes == []
+    told.run(300, said={"n1": ("n2",)})
+    assert told.notes == ["link-cut n0 n1 n2"]
 
 
 def test_a_word_in_between_begins_the_wait_anew():

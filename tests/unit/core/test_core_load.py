@@ -121,6 +121,9 @@ def test_a_node_tells_the_memory_of_stages_that_run_or_stand_by_on_it():
     for source, taken in ((seat, 300), (other, 500), ("n9#1", 900)):
         leads.on_loads(source, Loads(running={}, images={}, memory={"s0": taken}), 0, Ready())
     assert (leads.view.memory, leads.view.standbys) == ({"s0": 500}, {"s0": 300})
+    assert leads.view.up == {seat: True, other: True, "n9#1": True}  # their driver processes are up
+    leads.on_loads(seat, Loads(running={"u0": 1}, images={}), 0, Ready())
+    assert leads.view.up == {seat: False, other: True, "n9#1": True}
 
 
 def test_a_backup_tells_what_pasting_costs():

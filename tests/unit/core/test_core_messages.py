@@ -151,6 +151,8 @@ def test_a_node_hears_only_what_a_part_of_it_takes_and_what_names_things_that_it
     assert not is_heard(m.Loads(running={}, images={"s0": 1}))
     assert is_heard(m.Loads(running={}, images={}, memory={"s0": 1}))
     assert not is_heard(m.Loads(running={}, images={}, memory={"u0": 1}))
+    assert is_heard(m.Loads(running={}, images={}, captures={"u0": 1}))
+    assert not is_heard(m.Loads(running={}, images={}, captures={"s0": 1}))
 
 
 def test_a_node_without_a_record_takes_only_what_leads_to_one_and_tells_tasks_to_go_elsewhere():

@@ -142,9 +142,9 @@ def test_a_frozen_shard_consumes_nothing_and_captures_what_is_left():
     runner.pump(0, ready)
     assert made.copies["u0"].positions() == {"s0>u0": 3}
     assert ready.idle
-    assert [task.kind for task in made.tasks(0)] == ["capture"]
+    assert [task.kind for task in made.agenda(0).tasks] == ["capture"]
     assert made.reports() == []
-    made.tasks(0)[0].run(0, ready)
+    made.agenda(0).tasks[0].run(0, ready)
     runner.on_answer("b#1", pasted(1), 0, ready)
     assert made.reports() == [m.Yielded(asset="u0", since=2)]
 
@@ -159,8 +159,8 @@ def test_a_new_primary_produces_in_its_first_step_and_protects_in_an_idle_moment
         "emitted",
     ]
     assert ready.idle
-    assert [task.kind for task in made.tasks(0)] == ["capture"]
-    made.tasks(0)[0].run(0, ready)
+    assert [task.kind for task in made.agenda(0).tasks] == ["capture"]
+    made.agenda(0).tasks[0].run(0, ready)
     assert [(to, type(x)) for to, x in ready.send if isinstance(x, m.Capture)] == [("c#1", m.Capture)]
 
 
@@ -202,7 +202,7 @@ def test_a_record_with_other_settings_reaches_shards_whose_place_stays():
     made.on_record(changed, 0, Ready())
     feed(made.copies["u0"], "s0>u0", 0, [(1, 1, 1)], 0, 0)
     made.runners["u0"].pump(0, Ready())
-    assert [task.kind for task in made.tasks(10 * MS)] == ["capture"]
+    assert [task.kind for task in made.agenda(10 * MS).tasks] == ["capture"]
 
 
 def test_a_shard_in_mode_none_acknowledges_what_it_consumed():

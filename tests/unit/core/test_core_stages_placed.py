@@ -9,9 +9,9 @@ from test_core_placement import after
 
 from holdfast.core.load import COPY_NS, GIGABYTE, MEMORY_NS, LoadView, Scale
 from holdfast.core.ready import StandbyReady
-from holdfast.core.standbys import Standbys
+from holdfast.core.standbys import START_NS, Standbys
 from holdfast.model.config import MS, SECOND, Config
-from holdfast.model.ids import name_of
+from holdfast.model.ids import Seat, name_of
 from holdfast.model.messages import Warmed
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import layered
@@ -139,6 +139,79 @@ def test_a_standby_that_dies_while_its_stage_waits_to_move_is_replaced_and_waite
     place = made.places["s1"]
     assert (name_of(place.primary or ""), place.moving, place.epoch) == (home, True, 1)
     assert name_of(place.backup or "") not in ("", home, standby)
+
+
+# --- a second failure right after the first
+
+
+def twice(up: frozenset[str] = frozenset()) -> tuple[Record, LoadView]:
+    """Of two stages on four nodes, one lost its standby's node a moment ago; the next standby is where no stage was."""
+    record = started(2)
+    loads = view({"s0": 60, "s1": 60}, may_move=False)
+    made = Standbys(Seat("n1#1"), CONFIG)
+    made.on_record(record, 0)
+    lost = settle(record, CONFIG, loads, suspects={homes(record, "backup")["s0"]: 1})
+    made.on_record(lost, 5 * SECOND)
+    loads.drivers = made.drivers({Seat(f"{name}#1"): True for name in up}, 9 * SECOND)
+    return lost, loads
+
+
+def test_a_stage_passes_over_a_standby_whose_process_is_starting_for_a_node_where_one_is_up():
+    record, loads = twice()
+    home, other, standby = homes(record)["s0"], homes(record)["s1"], homes(record, "backup")["s0"]
+    assert len({home, other, standby}) == 3
+    made = settle(record, CONFIG, loads, suspects={home: 1})
+    assert (homes(made)["s0"], homes(made, "backup")["s0"], made.places["s0"].epoch) == (other, standby, 2)
+
+
+def test_a_standby_whose_process_is_up_takes_over_also_when_it_is_new():
+    standby = homes(twice()[0], "backup")["s0"]
+    record, loads = twice(up=frozenset({standby}))
+    made = settle(record, CONFIG, loads, suspects={homes(record)["s0"]: 1})
+    assert homes(made)["s0"] == standby
+
+
+def test_a_stage_goes_to_a_standby_that_is_starting_if_no_other_process_is_up():
+    record, loads = twice()
+    standby = homes(record, "backup")["s0"]
+    loads.drivers = dict.fromkeys(loads.drivers, False)
+    made = settle(record, CONFIG, loads, suspects={homes(record)["s0"]: 1})
+    assert homes(made)["s0"] == standby
+
+
+def test_a_stage_whose_driver_dies_does_not_go_back_to_the_process_it_was_in_while_another_is_up():
+    record, loads = twice()
+    made = settle(record, CONFIG, loads, downs={"s0": 1})
+    assert homes(made)["s0"] == homes(record)["s1"]
+    assert homes(made, "backup")["s0"] == homes(record, "backup")["s0"]
+
+
+def test_a_process_counts_as_starting_until_its_node_tells_or_for_a_while_and_never_by_the_first_record():
+    record, lost = started(2), twice()[0]
+    made = Standbys(Seat("n1#1"), CONFIG)
+    made.on_record(record, 7 * SECOND)
+    assert set(made.drivers({}, 7 * SECOND).values()) == {True}
+    new = lost.places["s0"].backup or ""
+    made.on_record(lost, 9 * SECOND)
+    made.on_record(lost, 20 * SECOND)  # again: that changes nothing
+
+    def starting(up: dict[Seat, bool], now_ns: int) -> list[str]:
+        return [seat for seat, is_up in made.drivers(up, now_ns).items() if not is_up]
+
+    assert starting({}, 9 * SECOND + START_NS - 1) == [new]
+    assert starting({}, 9 * SECOND + START_NS) == starting({Seat(new): True}, 10 * SECOND) == []
+    assert starting({Seat(new): False}, 9 * SECOND + 9 * START_NS) == [new]
+    light = Standbys(Seat("n1#1"), CONFIG, frozenset({"s0"}))
+    light.on_record(lost, 0)
+    assert list(light.drivers({}, 0)) == [lost.places["s1"].primary, lost.places["s1"].backup]  # no JVM for s0
+    there = Standbys(Seat(new), CONFIG)
+    there.on_record(record, 7 * SECOND)
+    there.on_record(lost, 9 * SECOND)
+    assert there.passed_over(lost, 10 * SECOND) == ["s0"]
+    assert there.passed_over(lost, 9 * SECOND + START_NS) == made.passed_over(lost, 10 * SECOND) == []
+
+
+# --- balance
 
 
 def moved(record: Record, loads: LoadView, limit: int = 40) -> tuple[Record, list[tuple[str, str, str]]]:

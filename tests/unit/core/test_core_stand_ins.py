@@ -176,8 +176,8 @@ def test_a_block_is_given_up_only_when_its_backup_has_promised_not_to_take_it():
     assert answers.send == [("a#1", m.StoodDown(shard="u0", since=1, to={EDGE: 0}, firm=True))]
     assert not late(other).notes
     made.stand_ins.on_stood_down("b#1", answers.send[0][1], 0, ready)
-    assert runner.beside.is_firm(runner.place, None)
-    assert not runner.beside.is_firm(replace(HYBRID, epoch=2), None)
+    assert runner.beside.is_firm((EDGE, 0), runner.place, None)
+    assert not runner.beside.is_firm((EDGE, 0), replace(HYBRID, epoch=2), None)
 
 
 def test_a_fetch_is_served_by_a_stand_in_and_by_no_other_backup():

@@ -269,11 +269,20 @@ def test_an_operator_says_what_of_it_is_kept_in_the_store_and_how_often():
 
 def test_modes_that_are_not_built_say_which_are():
     stream = source(hf.Pipeline("p"))
-    with refused("talkers: mode 'active' is not built yet") as error:
-        counts(stream, name="talkers", mode="active")
-    assert "'none', 'passive', 'hybrid', and 'auto'" in error.value.hint
+    with refused("talkers: mode 'replay' is not built yet") as error:
+        counts(stream, name="talkers", mode="replay")
+    assert "'none', 'passive', 'hybrid', 'active', and 'auto'" in error.value.hint
     with refused("mode 'turbo' is not known"):
         counts(stream, mode="turbo")
+
+
+def test_two_copies_are_what_every_mode_but_none_keeps():
+    stream = source(hf.Pipeline("p"))
+    counts(stream, name="twice", mode="active", copies=2)
+    with refused("thrice: mode 'active' keeps 2 copies of every shard, not 3"):
+        counts(stream, name="thrice", mode="active", copies=3)
+    with refused("once: mode 'none' keeps no second copy"):
+        counts(stream, name="once", mode="none", copies=2)
 
 
 def test_aggregates_are_checked():
@@ -390,3 +399,29 @@ def test_what_a_port_cannot_do_is_said():
         lay_out(p)
     with pytest.raises(ConfigError, match="no watermark"):
         hf.Pipeline("p").port("x", schema="ts timestamp", event_time="ts")
+
+
+def test_an_arrow_sink_takes_the_rows_of_one_operator_as_they_are():
+    p = hf.Pipeline("p")
+    counts(source(p, "a"), name="talkers").write_arrow(lambda table, batch: None, name="out")
+    stage = lay_out(p).stages["out"]
+    assert (stage.kind, stage.reads) == ("sink", ("talkers",))
+
+
+def test_what_an_arrow_sink_cannot_do_is_said():
+    p = hf.Pipeline("p")
+    counts(source(p, "a"), name="x").filter("n > 1").write_arrow(lambda table, batch: None, name="out")
+    with pytest.raises(ConfigError, match=r"out: filter \(.*\) stands between x and write_arrow"):
+        lay_out(p)
+    p = hf.Pipeline("p")
+    both = counts(source(p, "a"), name="x").union(counts(source(p, "b"), name="y"))
+    both.write_arrow(lambda table, batch: None, name="out")
+    with pytest.raises(ConfigError, match="out: write_arrow takes the result of one operator, not a union"):
+        lay_out(p)
+    with pytest.raises(ConfigError, match="write_arrow"):
+        counts(source(p, "c"), name="z").write_arrow("not a function")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_batch_of_an_arrow_sink_has_a_key_of_its_own_among_all_runs_and_sinks():
+    batch = hf.SinkBatch(run="p-1", sink="out", number=7, positions={"x-0.0": 12})
+    assert batch.key == "p-1/out/7"

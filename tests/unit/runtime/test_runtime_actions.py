@@ -15,8 +15,8 @@ from holdfast.errors import ConfigError, InputError
 from holdfast.model.block import shard_block
 from holdfast.model.plan import Plan
 from holdfast.model.topology import layered
+from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.disk.letters import LetterStore
-from holdfast.runtime.disk.spill import SpillStore
 from holdfast.runtime.net.rows import ArrowRows
 from holdfast.runtime.node.actions import Actions
 from holdfast.runtime.node.process import NodeProcess
@@ -75,15 +75,14 @@ def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path, monkeypatc
     said: list[int] = []
     monkeypatch.setattr(os, "fdatasync", slow)
     process.children = SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
-    process.spill, process.done = SpillStore(tmp_path, answered, pytest.fail), threading.Event()
+    process.spill, process.done = EdgeLogs(tmp_path, answered, pytest.fail), threading.Event()
     process.letters = LetterStore(tmp_path, "n0", answered)
-    thread = threading.Thread(target=process._write_spills)
-    thread.start()
+    process.spill.start(process.done)
     rows = ArrowRows([pa.record_batch({"a": [1, 2]})])
     for ticket in range(1, 10):
         process._on_effect(Spill(ticket=ticket, edge="u0.0", blocks=(shard_block(0, rows, 1),)))
         assert syncing.wait(5)
     assert said == []
     gate.set()
-    thread.join(5)
+    assert process.done.wait(5)
     assert said == [1, 9]  # what the core had given up before it was begun is not written

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.core.node import WARM
 from holdfast.runtime.node import children as children_module
-from holdfast.runtime.node.child import Child, Hosted, costs_of_sessions
+from holdfast.runtime.node.child import costs_of_sessions
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.paces import GUESSES
@@ -32,20 +32,19 @@ def begin(told):
     of = stages[ticket] = {"stage": told["stage"], "ticket": ticket, "epoch": told.get("epoch", 0)}
     mode = open(order["mode"]).read()
     say(event="ready", pid=os.getpid(), **of)
-    if mode == "die": os._exit(5)
+    if mode in ("die", "hungry"): os._exit(5)
     if mode == "fail": say(event="failed", text="map (x.py:3): no column 'sorce'", **of); end(ticket, "died")
     if mode == "batch": say(event="batch", progress={"batchDuration": 30}, **of)
-    if mode == "fenced": end(ticket, "fenced")
     if mode == "alive": say(event="alive")
     if mode == "jvm": say(event="jvm", jvm=subprocess.Popen(["sleep", "1000"]).pid, **of)
     if mode == "busy": say(event="busy", **of)
-    if mode == "hungry": os._exit(5)
-    if mode == "again": end(ticket, "again")
+    if mode in ("again", "fenced"): end(ticket, mode)
     if mode == "stuck": stages[ticket]["stuck"] = True
     if mode == "work":
         say(event="running", **of)
         subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"])
         say(event="worked", **of)
+        say(event="batch", progress={"batchDuration": 1000}, **of)
     if mode == "runs": say(event="running", **of); say(event="batch", progress={"batchDuration": 30}, **of)
     if mode == "noise": print("what is this", flush=True)
 for line in sys.stdin:
@@ -66,7 +65,8 @@ os._exit(9)
 
 
 class Watched:
-    def __init__(self, tmp_path: Path, shared: bool = True) -> None:
+    def __init__(self, tmp_path: Path, shared: bool = True, run: Path | None = None) -> None:
+        tmp_path.mkdir(exist_ok=True)
         self._mode = tmp_path / "mode"
         self.mode = "run"
         self.died: list[tuple[str, int]] = []
@@ -84,6 +84,9 @@ class Watched:
             on_busy=lambda stage, busy_ns, memory_bytes: self.busy.append((stage, busy_ns, memory_bytes)),
             busy_period_s=0.1,
             shared=shared,
+            run=run,
+            name=tmp_path.name,
+            is_light=lambda stage: stage.startswith("light"),
         )
 
     @property
@@ -168,6 +171,15 @@ def test_a_stage_that_fails_is_reported_alone_and_starts_again_in_the_same_proce
     assert watched.told("driver-end") == []
 
 
+def test_stages_without_spark_run_and_stand_by_in_a_light_process(watched: Watched):
+    watched.run("light_1", 1)
+    watched.children.warm("light_2")
+    watched.heard("ready", "light_2")
+    told = watched.children.status()
+    assert told["light_1"]["process"] == told["light_2"]["process"] == "light"
+    assert told["light_2"]["take_over_s"] == GUESSES["light ready"] < GUESSES["ready"]
+
+
 def test_standbys_have_a_process_of_their_own_where_that_is_wanted(tmp_path: Path):
     watched = Watched(tmp_path, shared=False)
     try:
@@ -228,14 +240,13 @@ def test_a_stage_that_ended_for_no_fault_of_its_own_is_reported_at_once(watched:
 def test_status_says_how_warm_a_standby_is_and_what_a_take_over_would_cost(watched: Watched):
     watched.children._standby_delay_s = 30.0
     watched.children.warm("s0")
-    assert watched.children.status()["s0"]["warmth"] == "cold"
-    cold_s = watched.children.status()["s0"]["take_over_s"]
+    cold, elsewhere = watched.children.status()["s0"], watched.children.status(["s0"])["s0"]
     watched.children._standby_delay_s = 0.0
     watched.children.warm("s0")
     watched.heard("ready")
     warm = watched.children.status()["s0"]
-    assert (warm["warmth"], warm["epoch"]) == ("warm", WARM)
-    assert warm["take_over_s"] < cold_s
+    assert (cold["warmth"], warm["warmth"], warm["epoch"]) == ("cold", "warm", WARM)
+    assert warm["take_over_s"] < elsewhere["take_over_s"] == GUESSES["session"] < cold["take_over_s"]
     watched.children.start("s0", 1)
     watched.heard("running")
     assert "warmth" not in watched.children.status()["s0"]
@@ -262,20 +273,6 @@ def test_what_a_driver_and_all_that_it_has_started_use_of_the_cores_is_told(watc
     assert used == sorted(used)
     assert 0.3e9 <= used[-1] < 30e9
     assert 1e6 < watched.busy[-1][2] < 1e9
-
-
-def test_what_a_process_uses_is_shared_among_its_stages_by_the_time_of_their_batches():
-    child = Child.__new__(Child)
-    child.cpu_ns, child.up_at = 0, 0.0
-    long, short, standby = (Hosted(f"s{i}", epoch, i, child) for i, epoch in enumerate((1, 1, WARM)))
-    child.stages = dict(enumerate((long, short, standby)))
-    long.running = short.running = True
-    assert child.share(100, 900) == [long, short, standby]
-    assert (long.busy_ns, short.busy_ns) == (50, 50)  # no batch has ended
-    long.batch_ms, short.batch_ms = 30.0, 10.0
-    child.share(500, 600)
-    assert (long.busy_ns, short.busy_ns, standby.busy_ns) == (350, 150, 0)
-    assert child.memory_share == 200  # of everything in it, standbys, too
 
 
 def test_of_a_driver_that_stands_by_only_the_memory_counts_and_of_one_that_only_starts_nothing(watched: Watched):

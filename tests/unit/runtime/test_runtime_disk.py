@@ -18,14 +18,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Done, DropSpill, Spill
-from holdfast.errors import DamagedJournalError, DamagedSpillError, StateError
+from holdfast.errors import DamagedJournalError, DamagedLogError, StateError
 from holdfast.model.block import Block, Digest, shard_block
 from holdfast.model.found import Ballot, ledger_entry, vote_entry
 from holdfast.model.parts import CommitRecord, LedgerPage
 from holdfast.model.record import Place, Record
 from holdfast.runtime.disk import journal as disk
+from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.disk.journal import Journal
-from holdfast.runtime.disk.spill import SpillStore
 from holdfast.runtime.net.rows import ArrowRows
 
 RECORD = Record(version=2, term=1, members={"n0": 1}, places={"u0": Place(primary="n0#1")})
@@ -258,13 +258,13 @@ def blocks(count: int, rows: int = 500) -> list[Block]:
 
 
 class SpillingStore:
-    """A spill store, and what it says of every write."""
+    """The output logs of a node, and what they say of every write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.said: list[Done] = []
-        self.damaged: list[DamagedSpillError] = []
-        self.store = SpillStore(path, self.said.append, self.damaged.append)
+        self.damaged: list[DamagedLogError] = []
+        self.store = EdgeLogs(path, self.said.append, self.damaged.append)
         self.ticket = 0
 
     def want(self, made: list[Block], edge: str = "u0.0") -> None:
@@ -280,7 +280,7 @@ class SpillingStore:
         return self.said[-1]
 
     def files(self) -> list[Path]:
-        return list(self.path.iterdir())
+        return sorted(path for path in self.path.rglob("*") if path.suffix in (".log", ".index"))
 
 
 def tables(kept: Iterable[Any]) -> list[pa.Table]:
@@ -353,7 +353,7 @@ def test_files_of_a_copy_that_went_go_even_if_the_next_one_spills_before_they_co
     spilling.want(blocks(1))
     spilling.store.work()
     assert 0 < spilling.store.bytes < before
-    assert len(spilling.files()) == 1
+    assert len(spilling.files()) == 2  # a log and its index
 
 
 def test_a_full_disk_refuses_says_why_and_takes_the_same_rows_later(tiny: Path):
@@ -385,7 +385,7 @@ def test_a_directory_that_vanished_loses_nothing_and_is_made_again(tmp_path: Pat
     spilling.drop(made[2].end)
     third = spilling.spill(made[3:])
     assert (second.ok, third.ok) == (True, True)
-    assert len(spilling.files()) == 1
+    assert len(spilling.files()) == 2
     assert tables((*first.kept, *second.kept, *third.kept)) == before
 
 
@@ -395,7 +395,7 @@ def test_a_directory_that_cannot_be_written_refuses(tmp_path: Path):
     (tmp_path / "spill").write_text("in the way")
     done = spilling.spill(blocks(1))
     assert (done.ok, done.kept) == (False, ())
-    assert "File exists" in done.why
+    assert "Not a directory" in done.why
 
 
 def test_whatever_goes_wrong_with_a_write_is_an_answer(tmp_path: Path):

@@ -116,7 +116,8 @@ def test_a_stage_goes_on_behind_its_last_batch_on_edges_that_are_new(moved: Move
     last = CommitRecord(query="states-1", batch=7, epoch=3, attempt=1, watermark=9, offsets=(5, 6), plan="v1")
     moved.point.commits[STAGE] = last
     plan = fed(moved.old.plan, 3)
-    origin = Origin(moved.services[0], moved.point, moved.old.plan)
+    old = msgspec.structs.replace(moved.old.plan, stages=plan.stages)
+    origin = Origin(moved.services[0], moved.point, old)
     seeding = Seeding(origin, moved.services[1], plan, MEMORY, {})
     seeding.run(lambda line: None)
     commit = seeding.commits[STAGE]
@@ -136,8 +137,10 @@ def test_what_a_sink_has_read_is_said_with_the_edges_of_the_new_run():
     from support.stored_states import plan
 
     new = with_shards(plan(), 3)
-    stage = msgspec.structs.replace(new.stage("sink"), reads=("every",))
-    text = 'v1\n{"batchWatermarkMs":0}\n{"every-0.0":[40,7],"every-1.0":[41,6]}'
-    found = moved_plan(text, stage, new).splitlines()
+    every = '{"every-0.0":[40,7],"every-1.0":[41,6]}'
+    text = f'v1\n{{"batchWatermarkMs":0}}\n{every}\n-\n{{"alone-0.0":[3,9]}}\n{every}'
+    found = moved_plan(text, new).splitlines()
     assert found[:2] == ["v1", '{"batchWatermarkMs":0}']
-    assert found[2] == '{"every-0.0": [0, 6], "every-1.0": [0, 6], "every-2.0": [0, 6]}'
+    assert found[2] == found[5] == '{"every-0.0": [0, 6], "every-1.0": [0, 6], "every-2.0": [0, 6]}'
+    assert found[3] == "-"
+    assert found[4] == '{"alone-0.0": [0, 9], "alone-1.0": [0, 9], "alone-2.0": [0, 9]}'

@@ -193,3 +193,30 @@ def test_a_sinks_checkpoint_is_made_again_as_it_was(tmp_path):
     with pytest.raises(ConfigError, match="belongs to another query"):
         checkpoint.claim(again, "s", "another")
     assert checkpoint.last_planned(again) == {"offset": 5}
+
+
+def test_the_first_plan_of_a_batch_is_the_only_one(files):
+    """Of two lives of an Arrow sink the second takes what the first has planned: one number, the same rows."""
+    assert checkpoint.plan_batch(files.path, 0, {"u-0.0": [5, 1]}) == {"u-0.0": [5, 1]}
+    assert checkpoint.plan_batch(files.path, 0, {"u-0.0": [9, 2]}) == {"u-0.0": [5, 1]}
+    assert checkpoint.last_committed(files.path) == -1
+    checkpoint.commit_batch(files.path, 0)
+    checkpoint.commit_batch(files.path, 0)
+    assert (checkpoint.last_committed(files.path), checkpoint.newest_planned(files.path)) == (0, 0)
+    assert checkpoint.last_planned(files.path) == {"u-0.0": [5, 1]}
+
+
+def test_files_of_old_batches_are_removed(files):
+    for batch in range(10):
+        checkpoint.plan_batch(files.path, batch, {"u-0.0": [batch, 1]})
+        checkpoint.commit_batch(files.path, batch)
+    checkpoint.forget_batches(files.path, 7)
+    assert files.names("offsets") == files.names("commits") == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize("damage", ["", "v1", f"v1\n{SETTINGS}", f"v1\n{SETTINGS}\n{{"])
+def test_a_plan_of_an_arrow_sink_that_is_damaged_is_an_error(files, damage):
+    checkpoint.plan_batch(files.path, 3, {"u-0.0": [5, 1]})
+    files.put("offsets/3", damage)
+    with pytest.raises(ConfigError, match="where batch 3 ends is not known"):
+        checkpoint.planned_batch(files.path, 3)

@@ -15,6 +15,7 @@ import pytest
 from holdfast.core.node import WARM
 from holdfast.errors import InvariantError
 from holdfast.model.reasons import HandOverReason
+from holdfast.runtime.node.starts import Starts
 from holdfast.spark import child as module
 from holdfast.spark import life as life_module
 from holdfast.spark.child import DriverProcess, Mouth
@@ -47,7 +48,7 @@ class StandInRole:
         self.closed = False
         #: Of `start`, to be raised; false: it was finished before.
         self.start_gives: bool | BaseException = True
-        self.finish_s = self.busy = self.paused_until = 0.0
+        self.start_s = self.finish_s = self.busy = self.paused_until = 0.0
         self.stops = True
         self.warms = threading.Event()
 
@@ -59,6 +60,7 @@ class StandInRole:
 
     def start(self, epoch: int) -> bool:
         self.started.append(epoch)
+        time.sleep(self.start_s)
         if isinstance(self.start_gives, BaseException):
             raise self.start_gives
         self.query = StandInQuery() if self.start_gives else None
@@ -105,7 +107,7 @@ class StandInEngine:
         self.roles.setdefault(stage, []).append(made)
         return made
 
-    def practise(self, told: Callable[[], bool]) -> None:
+    def practise(self, told: Callable[[], bool], gives_way: Callable[[], bool]) -> None:
         pass
 
     def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -123,12 +125,12 @@ class StandInEngine:
 class ToldProcess:
     """A driver process on a thread of this one."""
 
-    def __init__(self, engine: StandInEngine) -> None:
+    def __init__(self, engine: StandInEngine, starts: Starts) -> None:
         self.engine = engine
         self.out = io.StringIO()
         self.up = threading.Event()
         self.exits: list[int] = []
-        self.process = DriverProcess(Mouth(self.out), self._make)
+        self.process = DriverProcess(Mouth(self.out), self._make, starts)
         threading.Thread(target=lambda: self.exits.append(self.process.run({})), daemon=True).start()
 
     def _make(self, order: dict[str, Any]) -> StandInEngine:
@@ -153,11 +155,11 @@ class ToldProcess:
 
 
 @pytest.fixture
-def told(monkeypatch) -> Iterator[ToldProcess]:
+def told(monkeypatch, tmp_path: Path) -> Iterator[ToldProcess]:
     monkeypatch.setattr(module, "ALIVE_S", 0.05)
     monkeypatch.setattr(life_module, "LOOK_S", 0.01)
     monkeypatch.setattr(module.os, "_exit", lambda code: made.exits.append(code))
-    made = ToldProcess(StandInEngine())
+    made = ToldProcess(StandInEngine(), Starts(tmp_path))
     made.up.set()
     yield made
     made.tell("stop")
@@ -239,6 +241,28 @@ def test_a_batch_that_takes_long_is_told_once_and_again_after_twice_as_long(told
     assert lasts(0.3) == ["busy", "waiting", "waiting", "busy"]
 
 
+@pytest.mark.parametrize("stands_by", [False, True])
+def test_a_stage_whose_function_does_not_return_when_it_starts_is_told_and_the_other_goes_on(
+    told: ToldProcess, monkeypatch, stands_by: bool
+):
+    monkeypatch.setattr(life_module, "SLOW_S", 0.1)
+    told.engine.prepare = lambda stage, role: setattr(role, "start_s", 2.0 if stage == "a" else 0.0)
+    if stands_by:
+        told.tell("warm", 1, "a")
+        told.heard("session", 1)
+        time.sleep(0.15)
+        assert not any(news["event"] == "waiting" for news in told.said)  # nobody waits for it
+    told.tell("run", 1, "a", epoch=3)
+    told.tell("run", 2, "b", epoch=5)
+    text = told.heard("waiting", 1)["text"]
+    assert text.startswith("a waits for the end of its start. That has taken 0 s.")
+    assert "never returns" in text
+    told.heard("running", 2)
+    told.heard("running", 1)
+    assert 2 <= [news["event"] for news in told.said].count("waiting") <= 4  # each time after twice as long
+    assert {news["ticket"] for news in told.said if news["event"] == "waiting"} == {1}
+
+
 def test_a_python_process_that_came_up_late_is_not_a_failure_of_the_stage(told: ToldProcess):
     late = RuntimeError("[STREAM_FAILED] java.io.IOException: Python worker failed to connect back.")
     told.engine.prepare = lambda stage, role: setattr(role, "start_gives", late)
@@ -271,8 +295,56 @@ def test_standbys_warm_up_one_after_another(told: ToldProcess):
     told.heard("session", 2)
     assert not told.engine.roles["b"][0].warms.wait(0.2)
     told.tell("run", 1, "a", epoch=2)
-    assert told.engine.roles["b"][0].warms.wait(5)
     told.heard("running", 1)
+    for _ in range(life_module.FIRST_BATCHES):
+        told.engine.roles["a"][0].say("batch")
+    assert told.engine.roles["b"][0].warms.wait(5)
+
+
+def test_a_standby_does_not_warm_up_while_a_stage_starts_that_somebody_waits_for(told: ToldProcess, tmp_path: Path):
+    told.tell("run", 1, "a", epoch=3)
+    told.heard("running", 1)
+    told.tell("warm", 2, "b")
+    for _ in range(life_module.FIRST_BATCHES):
+        time.sleep(0.1)
+        assert "b" not in told.engine.roles
+        assert Starts(tmp_path).are_under_way()
+        told.engine.roles["a"][0].say("batch")
+    told.heard("session", 2)
+    assert told.engine.roles["b"][0].warms.wait(5)
+    assert not Starts(tmp_path).are_under_way()
+    told.tell("run", 3, "c", epoch=1)
+    told.tell("warm", 4, "d")
+    time.sleep(0.1)
+    told.tell("run", 4, "d", epoch=1)  # one that gives way goes when it is told, or ends
+    told.heard("running", 4)
+    told.tell("warm", 5, "e")
+    told.tell("stop", 5)
+    assert told.heard("ended", 5)["how"] == "stopped"
+    assert "e" not in told.engine.roles
+
+
+@pytest.mark.parametrize("ends", ["it fails", "it is stopped", "its source has nothing to read"])
+def test_a_start_is_over_when_nobody_can_wait_for_it_any_more(told: ToldProcess, tmp_path: Path, monkeypatch, ends):
+    starts = Starts(tmp_path)
+    if ends == "its source has nothing to read":
+        monkeypatch.setattr(life_module, "FIRST_S_MAX", 0.2)
+    told.tell("warm", 1, "a")
+    told.heard("session", 1)
+    assert not starts.are_under_way()
+    told.tell("run", 1, "a", epoch=3)
+    assert starts.are_under_way()
+    told.heard("running", 1)
+    if ends == "it is stopped":
+        told.tell("stop", 1)
+    elif ends == "it fails":
+        query = told.engine.roles["a"][0].query
+        assert query is not None
+        query.error, query.isActive = RuntimeError("no column"), False
+    until = time.monotonic() + 5
+    while starts.are_under_way() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not starts.are_under_way()
 
 
 def test_a_standby_that_has_ended_starts_anew_when_it_is_told_to_run(told: ToldProcess):
@@ -310,10 +382,10 @@ def test_a_stage_that_takes_long_to_finish_still_says_that_it_is_alive(told: Tol
 
 
 def test_when_its_jvm_dies_the_process_says_so_for_every_stage_and_ends(told: ToldProcess):
-    told.tell("run", 1, "a", epoch=3)
     told.tell("warm", 2, "b")
-    told.heard("running", 1)
     told.heard("session", 2)
+    told.tell("run", 1, "a", epoch=3)
+    told.heard("running", 1)
     told.engine.gone.set()  # with exit code 3, that of a JVM without memory
     assert "JVM is gone" in told.heard("failed", 1)["text"]
     assert "JVM is gone" in told.heard("failed", 2)["text"]
@@ -325,7 +397,7 @@ def test_when_its_jvm_dies_the_process_says_so_for_every_stage_and_ends(told: To
 
 def test_a_stage_that_is_stopped_before_there_is_a_session_never_begins(monkeypatch):
     monkeypatch.setattr(module.os, "_exit", lambda code: None)
-    told = ToldProcess(StandInEngine())
+    told = ToldProcess(StandInEngine(), Starts(None))
     told.tell("run", 1, "a", epoch=3)
     told.tell("stop", 1)
     assert told.heard("ended", 1)["how"] == "stopped"
@@ -341,7 +413,7 @@ def test_a_stage_that_is_stopped_before_there_is_a_session_never_begins(monkeypa
 
 
 def test_a_session_that_cannot_be_made_fails_every_stage(monkeypatch):
-    told = ToldProcess(StandInEngine())
+    told = ToldProcess(StandInEngine(), Starts(None))
     monkeypatch.setattr(told.process, "_make", lambda order: None)  # it waits in the real one
     told.tell("run", 1, "a", epoch=3)
     told.process._lose(RuntimeError("no such jar"))

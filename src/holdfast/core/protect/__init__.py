@@ -5,5 +5,6 @@ from holdfast.core.protect.images import Images
 from holdfast.core.protect.modes import MakeGuard, guard_names, maker
 from holdfast.core.protect.pace import Pace
 from holdfast.core.protect.paged import Paged
+from holdfast.core.protect.twin import Twin
 
-__all__ = ["Guard", "Images", "MakeGuard", "Pace", "Paged", "guard_names", "maker"]
+__all__ = ["Guard", "Images", "MakeGuard", "Pace", "Paged", "Twin", "guard_names", "maker"]

@@ -32,6 +32,10 @@ class Guard(Protocol):
         """Is there something to take now? A frozen shard hands over: it takes whatever is left."""
         ...
 
+    def is_pressing(self, now_ns: int, *, frozen: bool) -> bool:
+        """Is it due, and can it not wait for a better moment?"""
+        ...
+
     def hurry(self) -> None:
         """Somebody wants the state to be in the store now."""
         ...

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.core.arriving import cargo_of
 from holdfast.core.copy import Copy
 from holdfast.core.protect.pace import Pace
+from holdfast.core.protect.tally import Tally
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
 from holdfast.model import notes
@@ -27,7 +28,7 @@ from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Seat
 from holdfast.model.messages import Capture, CapturePiece, Held, Joined, Message, Pasted, Unfit
 from holdfast.model.parts import OutputPart
-from holdfast.model.protection import Protection
+from holdfast.model.protection import STRETCH_MAX, Protection
 from holdfast.model.record import Place
 
 #: A joining seat that has not pasted a round for so many retries is brought up anew, so that it holds nobody up.
@@ -36,17 +37,15 @@ SCAN_RETRIES_MAX = 20
 DOUBLINGS_MAX = 2
 #: So many periods a sweeping capture waits for output to be trimmed.
 SWEEP_PERIODS_MAX = 2
-#: Where a take-over would have little to do again, a capture may wait for so many periods.
-STRETCH_MAX = 8
 
 
 class Images:
     name = "images"
 
     __slots__ = (
-        "base", "born", "config", "copy", "epoch", "gates", "held", "made", "number", "output_base", "outputs", "pace",
-        "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns", "trimmed", "unfit",
-        "waiting", "worked_ns",
+        "base", "born", "config", "copy", "epoch", "gates", "held", "kept_ns", "made", "number", "output_base",
+        "outputs", "pace", "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns",
+        "tally", "trimmed", "unfit", "waiting", "worked_ns",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, pace: Pace, now_ns: int) -> None:
@@ -67,10 +66,13 @@ class Images:
         self.trimmed = {queue.edge: queue.trimmed for queue in copy.queues}
         #: What the operator had worked by then: it would be done again from here.
         self.worked_ns = copy.op.busy_ns
+        #: The same at the last round that the backup holds, and what rounds have cost.
+        self.kept_ns = copy.op.busy_ns
+        self.tally = Tally()
         #: Positions that every complete image holds. Never goes back while there is one.
         self.safe_at = copy.positions()
         #: Targets with a complete image (at the start: the backup, which stands where this copy stands).
-        self.gates: dict[Seat, None] = {place.backup: None} if place.backup else {}
+        self.gates: dict[Seat, None] = {seat: None for seat in place.targets if seat == place.backup}
         #: Targets that are being brought up, and the cursor of the next chunk (-1: only output is missing); and where
         #: the chunk in flight leads.
         self.scans: dict[Seat, int] = {}
@@ -91,6 +93,8 @@ class Images:
     def retarget(self, place: Place) -> None:
         """Forget targets that are gone. What they had not pasted goes into the next round. (A primary that goes on at
         a new epoch keeps its images: they are of its own state.)"""
+        if place.backup != self.place.backup:
+            self.kept_ns = self.worked_ns  # it was brought up with the rounds of the one before
         self.place, self.epoch = place, place.epoch
         joining, targets = place.joining, place.targets
         self.made.clear()
@@ -105,7 +109,7 @@ class Images:
     def start_over(self) -> None:
         """The shard starts empty: no image continues it. While the record names one, nothing new is acknowledged."""
         self.output_base = {queue.edge: queue.next for queue in self.copy.queues}
-        self.worked_ns = self.copy.op.busy_ns
+        self.worked_ns = self.kept_ns = self.copy.op.busy_ns
         for seat in self.place.targets:
             self._start_over(seat)
 
@@ -118,13 +122,24 @@ class Images:
         copy = self.copy
         if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):
             return False
-        age_ns, consumed = now_ns - self.started_ns, copy.consumed_since
+        age_ns = now_ns - self.started_ns
+        due = copy.consumed_since > 0 and self._is_time(age_ns) and self._pays(age_ns)
+        return due or self._is_wanted(now_ns, frozen=frozen)
+
+    def is_pressing(self, now_ns: int, *, frozen: bool) -> bool:
+        if not self.due(now_ns, frozen=frozen):
+            return False
+        late = now_ns - self.started_ns >= STRETCH_MAX * self.protection.period_ns
+        return late or self._is_wanted(now_ns, frozen=frozen)
+
+    def _is_wanted(self, now_ns: int, *, frozen: bool) -> bool:
+        """Does anything wait for the next round?"""
+        consumed = self.copy.consumed_since
         return (
             (bool(self.scans) and self.pace.is_free(now_ns))
             or (bool(self.gates) and self.safe_at != self.base)  # the last round lost a target before it was complete
             or (frozen and consumed > 0)
             or consumed >= self.config.retained_soft_max
-            or (consumed > 0 and self._is_time(age_ns) and self._pays(age_ns))
         )
 
     def _is_time(self, age_ns: int) -> bool:
@@ -140,19 +155,23 @@ class Images:
         """Would a take-over have as much to do again as a capture is taken for? Where most of the state changes all the
         time, a capture costs as much as the steps that it saves, and one capture for several periods costs far less
         than one for each: what changed twice travels once, and what has expired does not travel at all."""
-        replay_ns = self.copy.op.busy_ns - self.worked_ns
-        return replay_ns >= self.config.replay_ns or age_ns >= STRETCH_MAX * self.protection.period_ns
+        worked_ns = self.copy.op.busy_ns - self.worked_ns
+        return worked_ns >= self.config.replay_ns or age_ns >= STRETCH_MAX * self.protection.period_ns
 
     def take(self, now_ns: int, ready: Ready) -> None:
         """One capture for each target, all of this moment."""
         copy = self.copy
         self.number += 1
+        self.tally.on_worked(copy.op.busy_ns - self.worked_ns, copy.consumed_since, now_ns - self.started_ns)
         self.started_ns = self.sent_ns = now_ns
         self.resends = 0
         self.held = {}
         if self.protection.method == "whole":
             copy.op.mark_all()
+        estimated_ns, before_ns = copy.op.delta_ns(), copy.op.busy_ns
         delta = self._delta()
+        if delta:
+            self.tally.on_capture(estimated_ns, copy.op.busy_ns - before_ns)
         alone = not self.gates and not self.unfit
         for seat in self.place.targets:
             messages = self._for(seat, delta, now_ns)
@@ -229,6 +248,8 @@ class Images:
             done=done,
             start=self.base,
             to=copy.positions(),
+            load=self.tally.load,
+            element_ns=self.tally.element_ns,
             watermarks={i.edge: i.watermark for i in copy.inputs},
             gap=(copy.gap, copy.highest),
             outputs={edge: msgspec.structs.replace(part, blocks=()) for edge, part in outputs.items()},
@@ -246,11 +267,15 @@ class Images:
             return
         if message.fits:
             self._hold(seat)
+            if seat == self.place.backup:
+                self.tally.on_held(message.cost_ns)
         else:
             self._start_over(seat)
 
     def _hold(self, seat: Seat) -> None:
         self.held[seat] = None
+        if seat == self.place.backup:
+            self.kept_ns = self.worked_ns
         if not self.unfit and all(gate in self.held for gate in self.gates):
             self.safe_at = self.base
 
@@ -270,6 +295,8 @@ class Images:
         if message.round != self.number or seat not in self.waiting:
             return
         self._hold(seat)
+        if seat == self.place.backup:
+            self.tally.on_pasted(message.cost_ns)
         del self.waiting[seat]
         if seat in self.scans:
             self.scans[seat] = self.reached.pop(seat, self.scans[seat])
@@ -296,6 +323,17 @@ class Images:
                 ready.send.extend((seat, message) for message in again)
 
     # --- what it comes to
+
+    @property
+    def replay_ns(self) -> int:
+        """Work that the backup would have to do again: all since the capture that it has, or holds."""
+        return self.copy.op.busy_ns - self.kept_ns
+
+    @property
+    def pasting_ns(self) -> int:
+        """What the backup has still to paste of what it holds, as it has told."""
+        backup = self.place.backup
+        return self.tally.paste.estimated_ns if backup in self.waiting and backup in self.held else 0
 
     def safe(self) -> dict[Edge, int] | None:
         return self.safe_at if self.gates or self.unfit else None

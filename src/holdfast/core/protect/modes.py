@@ -9,8 +9,10 @@ from holdfast.core.protect.guard import Guard
 from holdfast.core.protect.images import Images
 from holdfast.core.protect.pace import Pace
 from holdfast.core.protect.paged import Paged
+from holdfast.core.protect.twin import Twin
 from holdfast.core.tickets import Tickets
 from holdfast.model.config import Config
+from holdfast.model.ids import Seat
 from holdfast.model.protection import MODES, Protection
 from holdfast.model.record import Place
 
@@ -19,17 +21,17 @@ MakeGuard = Callable[[str, Place, int], Guard]
 
 
 def guard_names(protection: Protection, place: Place) -> tuple[str, ...]:
-    """The guards of a mode; images wherever the record has somebody brought up, whatever the mode says; and the store,
-    beside any mode."""
-    names = MODES[protection.mode].guards
-    if place.targets and Images.name not in names:
-        names = (*names, Images.name)
-    return (*names, Paged.name) if protection.is_stored else names
+    """The guards of a mode; a twin, and images, wherever the record has somebody run or brought up, whatever the mode
+    says; and the store, beside any mode."""
+    names = dict.fromkeys(MODES[protection.mode].guards)
+    there = ((Twin.name, place.twin), (Images.name, place.targets), (Paged.name, protection.is_stored))
+    return tuple(names | {name: None for name, is_there in there if is_there})
 
 
-def maker(copy: Copy, config: Config, pace: Pace, tickets: Tickets) -> MakeGuard:
+def maker(copy: Copy, seat: Seat, config: Config, pace: Pace, tickets: Tickets) -> MakeGuard:
     guards: dict[str, Callable[[Place, int], Guard]] = {
         Images.name: lambda place, now_ns: Images(copy, place, config, pace, now_ns),
         Paged.name: lambda place, now_ns: Paged(copy, place, tickets, now_ns),
+        Twin.name: lambda place, now_ns: Twin(copy, place, seat, config),
     }
     return lambda name, place, now_ns: guards[name](place, now_ns)

@@ -72,6 +72,10 @@ class Paged:
         is_time = self.hurried or now_ns - self.started_ns >= self.protection.checkpoint_ns
         return is_time and copy.positions() != self.safe_at
 
+    def is_pressing(self, now_ns: int, *, frozen: bool) -> bool:
+        """Its interval is its own: it is due when it is over, and not before."""
+        return self.due(now_ns, frozen=frozen)
+
     def hurry(self) -> None:
         """Once. One that is under way does not count: it may not have what is wanted. Whoever needs it asks again."""
         self.hurried = True

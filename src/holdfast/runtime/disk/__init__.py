@@ -1,1 +1,1 @@
-"""What a node keeps on its own disk: the journal, and spilled output."""
+"""What a node keeps on its own disk: the journal, and the output logs of edges."""

@@ -20,7 +20,7 @@ from holdfast.errors import InputError
 from holdfast.runtime.net.plain import check_plain
 
 #: Loads what was spilled: Arrow IPC bytes.
-Load = Callable[[], bytes | bytearray]
+Load = Callable[[], bytes | bytearray | memoryview]
 
 
 class ArrowRows:

@@ -103,7 +103,7 @@ class Actions:
         if process.loop is None:
             return {"name": process.name, "waiting": True}
         found = self._ask(status)
-        found["drivers"] = process.children.status() if process.children else {}
+        found["drivers"] = process.children.status(found["passed_over"]) if process.children else {}
         found["finished"] = sorted(process.children.done) if process.children else []
         failures = process.children.failures if process.children else {}
         found["failures"] = {stage: {"text": text, "times": n} for stage, (text, n) in list(failures.items())}

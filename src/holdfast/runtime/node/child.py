@@ -19,11 +19,18 @@ from typing import Any
 from holdfast.core.node import WARM
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
-from holdfast.runtime.node.paces import Paces, took_s
+from holdfast.runtime.node.paces import Paces, pace, took_s
 
 #: How warm a standby is, by the last of these that it has said; `paces.py` knows what a take-over costs then. Before
 #: the first one it is cold: the JVM may have to come up as well.
 WARMTH = {"session": "session up", "planned": "planned", "ready": "warm"}
+
+
+#: So long after something has started in a process, or has warmed up, it may still be at that: a JVM compiles, and
+#: practises what it has not done yet (`spark/practice.py`).
+SETTLE_S = 30.0
+#: What a stage uses at most for each millisecond of its batches, as long as nothing is known: a core.
+CORE_NS = 1e6
 
 
 class Hosted:
@@ -53,19 +60,25 @@ class Hosted:
         """It is told to run, now."""
         self.asked, self.asked_step, self.ran = time.monotonic(), self.step or "session", 0.0
 
+    @property
+    def is_settled(self) -> bool:
+        """Has it done what a start, or warming up, takes?"""
+        return self.step == "ready" if self.epoch == WARM else self.running and not self.asked
+
     def took_s(self, batch_s: float) -> float | None:
         """What its start has cost, when its first batch is through; only once. The JVM's own start is not in it."""
         asked, self.asked = max(self.asked, self.child.up_at) if self.asked else 0.0, 0.0
         return took_s(asked, self.ran, time.monotonic(), batch_s) if asked and self.ran else None
 
-    def status(self, paces: Paces) -> dict[str, Any]:
-        """For `status`."""
+    def status(self, paces: Paces, passed_over: bool = False) -> dict[str, Any]:
+        """For `status`. `passed_over`: it would start in another process, as long as this one is not up."""
         found = {"epoch": self.epoch, "pid": self.child.process.pid, "process": self.child.slot, "last": self.last}
         found["paused"] = self.paused
         if self.epoch == WARM:
-            seconds = paces.seconds(self.step or "session")
-            if not self.step and not self.child.up_at:
-                seconds += max(1.0, paces.seconds("up") - (time.monotonic() - self.child.started))
+            light = self.child.light
+            seconds = paces.seconds(pace(self.step or "session", light))
+            if not self.step and not self.child.up_at and not passed_over:
+                seconds += max(1.0, paces.seconds(pace("up", light)) - (time.monotonic() - self.child.started))
             found |= {"warmth": WARMTH.get(self.step, "cold"), "take_over_s": round(seconds, 1)}
         return found
 
@@ -77,8 +90,10 @@ class Hosted:
 class Child:
     """One process. `slot` is what it is for, and the name of its log."""
 
-    def __init__(self, slot: str, command: list[str], order: dict[str, Any], log: Path) -> None:
+    def __init__(self, slot: str, command: list[str], order: dict[str, Any], log: Path, light: bool = False) -> None:
         self.slot = slot
+        #: Its stages need no Spark: it has no JVM.
+        self.light = light
         self.log = log
         self.started = self.spoke = self.used = time.monotonic()
         self.promised = self.told_to_stop = False
@@ -89,8 +104,12 @@ class Child:
         self.stages: dict[int, Hosted] = {}
         #: Tickets of those that were told to stop, and do not.
         self.stuck: set[int] = set()
-        #: Of all cores, so far; and the memory that it and all it started take now.
+        #: Of all cores, as far as it is counted; and the memory that it and all it started take now.
         self.cpu_ns = self.memory_bytes = 0
+        #: When something in it last started, or warmed up; when CPU was last counted; and what its stages used for each
+        #: millisecond of their batches when nothing did.
+        self.unsettled_at = self.counted_at = self.started
+        self.batch_ns = CORE_NS
         log.parent.mkdir(parents=True, exist_ok=True)
         leash = [sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")), str(os.getpid())]
         with open(log, "ab") as stderr:
@@ -102,11 +121,20 @@ class Child:
                 start_new_session=True,  # so that its JVM can be killed with it
             )
         self._lock = threading.Lock()
-        self.tell(order)
+        self.tell(order | {"light": light})
+
+    def host(self, stage: Asset, epoch: int, ticket: int) -> Hosted:
+        """A stage is about to start in it, or to stand by."""
+        hosted = self.stages[ticket] = Hosted(stage, epoch, ticket, self)
+        self.unsettled_at = hosted.started
+        return hosted
 
     @property
     def running(self) -> bool:
         return any(hosted.running for hosted in list(self.stages.values()))
+
+    def names(self) -> list[Asset]:
+        return [hosted.stage for hosted in list(self.stages.values())]
 
     def tell(self, command: dict[str, Any]) -> None:
         with self._lock, contextlib.suppress(OSError, ValueError):
@@ -138,21 +166,34 @@ class Child:
         """Is that why it ended? A process that was killed may have been killed by the kernel."""
         return code == OUT_OF_MEMORY or (code == -signal.SIGKILL and kills_for_memory() > self.kills_before)
 
-    def share(self, cpu_ns: int, memory_bytes: int) -> list[Hosted]:
+    def share(self, cpu_ns: int, memory_bytes: int, now: float) -> list[Hosted]:
         """Count what it has used since the last look for the stages that run in it, by the time of their batches.
 
-        What its standbys use is counted for those that run; where no batch has ended, all have the same share. Of the
-        memory everything in it has the same share, standbys, too: all that runs in a JVM is in one heap.
+        While one of them starts (one that fails does so again and again), or a standby warms up, that is most of what
+        the process uses, and not the cost of those that run: they count no more than they used for their batches
+        before. Otherwise whoever has standbys or a failing stage beside it would be moved for balance, and the move
+        would warm up the next. Where no batch has ended, all have the same share. Of the memory everything in it has
+        the same share, standbys, too: all that runs in a JVM is in one heap.
         """
-        used, self.cpu_ns = max(0, cpu_ns - self.cpu_ns), cpu_ns
         self.memory_bytes = memory_bytes
-        at_work = [hosted for hosted in list(self.stages.values()) if hosted.running]
-        spans = [hosted.batch_ms for hosted in at_work]
+        hosted = dict(self.stages)
+        if any(not one.is_settled for ticket, one in hosted.items() if ticket not in self.stuck):
+            self.unsettled_at = now
+        at_work = [one for one in hosted.values() if one.running]
+        spans = [one.batch_ms for one in at_work]
         total = sum(spans)
-        for hosted, span in zip(at_work, spans, strict=True):
-            hosted.busy_ns += int(used * span / total) if total else used // len(at_work)
-            hosted.batch_ms = 0.0
-        return list(self.stages.values())
+        settled = self.counted_at - self.unsettled_at > SETTLE_S
+        if at_work and not total and not settled:
+            return list(hosted.values())  # it is counted when a batch has ended
+        used, self.cpu_ns, self.counted_at = max(0, cpu_ns - self.cpu_ns), cpu_ns, now
+        if not settled:
+            used = min(used, int(total * self.batch_ns))
+        elif total:
+            self.batch_ns = used / total
+        for one, span in zip(at_work, spans, strict=True):
+            one.busy_ns += int(used * span / total) if total else used // len(at_work)
+            one.batch_ms = 0.0
+        return list(hosted.values())
 
     @property
     def memory_share(self) -> int:

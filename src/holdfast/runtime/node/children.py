@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from holdfast.runtime.node.alone import ENDS, Offenders
 from holdfast.runtime.node.child import WARMTH, Child, Hosted, costs_of_sessions, how_it_died
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.metrics import Figures
-from holdfast.runtime.node.paces import Paces
+from holdfast.runtime.node.paces import Paces, pace
+from holdfast.runtime.node.starts import Starts
+from holdfast.runtime.node.wanted import Wanted
 
 YOUNG_S = 10.0
 STOP_GRACE_S = 10.0
@@ -36,8 +38,9 @@ SPAWN_RETRY_S = 2.0
 STARTING = 6
 #: A process without stages ends after this time: one may come back soon, and would find it warm.
 UNUSED_S = 60.0
-#: A standby does not wait as long where the JVM is up: warming up is less work than starting one.
-UP_DELAY = 0.25
+#: A standby does not wait as long where the JVM is up: warming up is less work than starting one. (It waits for the
+#: first batches of stages that start, too.)
+UP_DELAY = 0.1
 FENCED_WAIT_S = 2.0
 #: How a stage can end beside its own failure.
 HOW = {
@@ -45,8 +48,8 @@ HOW = {
     "again": "had to wait too long for a Python process of Spark's; it is started again",
 }
 DEFAULT_COMMAND = [sys.executable, "-m", "holdfast.spark.child"]
-#: Names of processes, and of their logs. That of a stage which has one of its own is called alone-STAGE.
-DRIVER, STANDBY = "driver", "standby"
+#: Names of processes, and of their logs; of a stage that has its own: alone-STAGE. The light one has no JVM.
+DRIVER, STANDBY, LIGHT = "driver", "standby", "light"
 
 
 class Children:
@@ -65,9 +68,11 @@ class Children:
         on_busy: Callable[[Asset, int, int], None] | None = None,
         busy_period_s: float = 5.0,
         shared: bool = True,
-        alone: Path | None = None,
-        paces: Paces | None = None,
+        run: Path | None = None,
+        name: str = "",
+        is_light: Callable[[Asset], bool] = lambda stage: False,
     ) -> None:
+        self._is_light = is_light
         self._command = command or DEFAULT_COMMAND
         self._order = order
         self._logs = logs
@@ -80,17 +85,16 @@ class Children:
         self._busy_period_s = busy_period_s
         #: Where stages stand by: among those that run, or in a process for them.
         self._standby_slot = DRIVER if shared else STANDBY
-        self.offenders = Offenders(alone or logs / "alone")
-        self.paces = paces or Paces(None)
+        #: What all nodes of the run share, in its directory.
+        self.offenders = Offenders((run or logs) / "alone")
+        self.paces = Paces(run / "paces" if run is not None else None, name)
         self._lock = threading.RLock()
         self._tickets = itertools.count(1)
         self.processes: dict[str, Child] = {}
         #: The present start of every stage that runs or stands by here.
         self.drivers: dict[Asset, Hosted] = {}
         self._young_deaths: dict[Asset, int] = {}
-        #: Stages that shall stand by here, and when those of them that do not yet begin to.
-        self._warm: set[Asset] = set()
-        self._due: dict[Asset, float] = {}
+        self._wanted = Wanted(Starts(run))
         self.finishing = False
         #: Until when sources begin no batch.
         self._paused_until = 0.0
@@ -107,7 +111,7 @@ class Children:
 
     def start(self, stage: Asset, epoch: int) -> None:
         with self._lock:
-            self._forget(stage)
+            self._wanted.forget(stage)
             hosted = self.drivers.get(stage)
             if hosted is not None and hosted.epoch == WARM and hosted.child.process.poll() is None:
                 hosted.epoch, hosted.started = epoch, time.monotonic()
@@ -125,27 +129,23 @@ class Children:
                 started.tell("finish")
 
     def warm(self, stage: Asset) -> None:
-        """Not at once: a JVM that starts takes what the machine has, just when others take over from a dead node."""
+        """Not at once (`wanted.py`); sooner where a JVM is up."""
         with self._lock:
-            self._warm.add(stage)
             hosted = self.drivers.pop(stage, None)
             if hosted is not None:
                 self._stop(hosted)
-            share = UP_DELAY if self._standby_slot in self.processes else 1.0
-            self._due[stage] = time.monotonic() + share * self._standby_delay_s
+            up = self._standby_slot in self.processes
+            share = 0.0 if self._is_light(stage) else UP_DELAY if up else 1.0
+            self._wanted.add(stage, share * self._standby_delay_s)
 
     def stop(self, stage: Asset, epoch: int) -> None:
         with self._lock:
             if epoch == WARM:
-                self._forget(stage)
+                self._wanted.forget(stage)
             hosted = self.drivers.get(stage)
             if hosted is not None and hosted.epoch == epoch:
                 self._stop(hosted)
                 del self.drivers[stage]
-
-    def _forget(self, stage: Asset) -> None:
-        self._warm.discard(stage)
-        self._due.pop(stage, None)
 
     def finish(self) -> None:
         """Every stage reads what is there, seals a last batch and ends; one that is started later, too."""
@@ -178,15 +178,22 @@ class Children:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             child.kill()
 
-    def status(self) -> dict[Asset, dict[str, Any]]:
-        """Every stage that runs or stands by here; of those that are yet to begin to, what a take-over would cost."""
+    def status(self, passed_over: Collection[Asset] = ()) -> dict[Asset, dict[str, Any]]:
+        """Every stage that runs or stands by here, and what a take-over of these would cost. Those that are
+        `passed_over` would start elsewhere, where a process is up, if the one here is not."""
         cold = {"epoch": WARM, "pid": None, "process": "", "last": {}, "warmth": "cold"}
         with self._lock:
-            up = self.processes.get(self._standby_slot)
-            start_s = 0.0 if up is not None and up.up_at else self.paces.seconds("up")
-            cost_s = round(self.paces.seconds("session") + start_s, 1)
-            found = {stage: cold | {"take_over_s": cost_s} for stage in self._due}
-            return found | {stage: hosted.status(self.paces) for stage, hosted in self.drivers.items()}
+            waiting = self._wanted.waiting()
+            found = {stage: cold | {"take_over_s": self._cold_s(stage, stage in passed_over)} for stage in waiting}
+            return found | {s: hosted.status(self.paces, s in passed_over) for s, hosted in self.drivers.items()}
+
+    def _cold_s(self, stage: Asset, passed_over: bool) -> float:
+        """What a take-over would cost that has to begin with nothing."""
+        light = self._is_light(stage)
+        up = self.processes.get(LIGHT if light else self._standby_slot)
+        is_up = passed_over or (up is not None and up.up_at)
+        start_s = 0.0 if is_up else self.paces.seconds(pace("up", light))
+        return round(self.paces.seconds(pace("session", light)) + start_s, 1)
 
     def figures(self) -> Figures:
         with self._lock:
@@ -203,7 +210,7 @@ class Children:
         lone = f"alone-{stage}"
         if self.offenders.is_alone(stage):
             return lone
-        slot = self._standby_slot if epoch == WARM else DRIVER
+        slot = LIGHT if self._is_light(stage) else self._standby_slot if epoch == WARM else DRIVER
         child = self.processes.get(slot)
         if child is not None and any(child.stages[ticket].stage == stage for ticket in child.stuck):
             return lone  # Spark does not start a query twice in one JVM
@@ -213,25 +220,24 @@ class Children:
         what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
         self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
         try:
-            child = self._process(self._slot(stage, epoch))
+            child = self._process(self._slot(stage, epoch), self._is_light(stage))
         except (OSError, RuntimeError) as error:  # no memory, files or threads: the node goes on, and so must the stage
             self.drivers.pop(stage, None)
-            text = f"The driver of {stage} cannot be started: {error}."
-            self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM)
+            text, standby = f"The driver of {stage} cannot be started: {error}.", epoch == WARM
+            self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=standby)
             self._later(SPAWN_RETRY_S, lambda: self._report(stage, epoch))
             return
-        hosted = Hosted(stage, epoch, next(self._tickets), child)
-        child.stages[hosted.ticket] = self.drivers[stage] = hosted
+        hosted = self.drivers[stage] = child.host(stage, epoch, next(self._tickets))
         if epoch != WARM:
             hosted.ask()
         hosted.tell("warm" if epoch == WARM else "run")
 
-    def _process(self, slot: str) -> Child:
+    def _process(self, slot: str, light: bool) -> Child:
         """The one of this name, started if it is not there."""
         child = self.processes.get(slot)
         if child is not None and child.process.poll() is None and not child.told_to_stop:
             return child
-        child = Child(slot, self._command, self._order(), self._logs / f"{slot}.log")
+        child = Child(slot, self._command, self._order(), self._logs / f"{slot}.log", light)
         try:
             listener = threading.Thread(target=self._listen, args=(child,), name=f"hear-{slot}", daemon=True)
             follower = threading.Thread(target=self._follow, args=(child, listener), name=f"child-{slot}", daemon=True)
@@ -241,8 +247,8 @@ class Children:
             child.kill()
             child.process.wait()
             raise
-        text = f"The {slot} process is started (pid {child.process.pid})."
-        self._events.write("driver-start", text, process=slot, pid=child.process.pid)
+        pid = child.process.pid
+        self._events.write("driver-start", f"The {slot} process is started (pid {pid}).", process=slot, pid=pid)
         self.processes[slot] = child
         return child
 
@@ -287,7 +293,7 @@ class Children:
         """It has a session. (Who says something else first has one, too.)"""
         if not child.up_at:
             child.up_at = time.monotonic()
-            self.paces.add("up", child.up_at - child.started)
+            self.paces.add(pace("up", child.light), child.up_at - child.started)
 
     def _on_said(self, hosted: Hosted, event: str, news: dict[str, Any]) -> None:
         stage, child = hosted.stage, hosted.child
@@ -323,7 +329,7 @@ class Children:
         hosted.batch_ms += batch_ms
         cost_s = hosted.took_s(batch_ms / 1e3)
         if cost_s is not None:
-            self.paces.add(hosted.asked_step, cost_s)
+            self.paces.add(pace(hosted.asked_step, hosted.child.light), cost_s)
 
     def _on_stuck(self, hosted: Hosted) -> None:
         with self._lock:
@@ -405,8 +411,7 @@ class Children:
         text = f"The driver of {stage} {why}; see {hosted.child.log}."
         self._events.write("stage-died", text, stage=stage, epoch=epoch, standby=epoch == WARM, **fields)
         wait_s = 0.0 if deaths < 2 else min(30.0, 0.5 * 2 ** (deaths - 2))
-        if how == "fenced":
-            wait_s = max(wait_s, FENCED_WAIT_S)  # the record that names another is on its way
+        wait_s = max(wait_s, FENCED_WAIT_S) if how == "fenced" else wait_s  # the record that names another is coming
         if wait_s:
             self._later(wait_s, lambda: self._report(stage, epoch))
         else:
@@ -417,8 +422,7 @@ class Children:
             return
         if epoch == WARM:
             with self._lock:
-                if stage in self._warm:
-                    self._due[stage] = time.monotonic()
+                self._wanted.again(stage)
         else:
             self._on_died(stage, epoch)
 
@@ -435,8 +439,7 @@ class Children:
             self._do_planned(now)
             with self._lock:
                 # here and not where its death was heard: the kernel kills a process with the *thread* that started it
-                for stage in [stage for stage, due in self._due.items() if due <= now]:
-                    del self._due[stage]
+                for stage in self._wanted.take_due(now):
                     if stage not in self.drivers:
                         self._begin(stage, WARM)
                 processes = list(self.processes.values())
@@ -468,8 +471,7 @@ class Children:
         limit_s = self._silence_s if child.running else STARTING * self._silence_s
         silent = child.promised and now - child.spoke > limit_s
         if now - since > self._silence_s or silent:
-            text = f"The {child.slot} process has been silent for {limit_s:g} s and is killed."
-            stages = [hosted.stage for hosted in list(child.stages.values())]
+            text, stages = f"The {child.slot} process has been silent for {limit_s:g} s and is killed.", child.names()
             self._events.write("stage-silent", text, process=child.slot, stages=stages)
             stopped.pop(pid, None)
             child.kill()
@@ -490,6 +492,6 @@ class Children:
             used = costs_of_sessions({child.process.pid for child in processes})
         for child in processes:
             if child.process.pid in used and self._on_busy is not None:
-                for hosted in child.share(*used[child.process.pid]):
+                for hosted in child.share(*used[child.process.pid], time.monotonic()):
                     if self.drivers.get(hosted.stage) is hosted and (hosted.running or hosted.epoch == WARM):
                         self._on_busy(hosted.stage, hosted.busy_ns, child.memory_share)

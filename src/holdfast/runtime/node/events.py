@@ -28,7 +28,7 @@ from holdfast.model.notes import all_notes
 KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozenset(
     (
         # failures, what follows, and who decides
-        "promotion", "stable", "record", "broken",
+        "promotion", "recovered", "stable", "record", "broken",
         # what was refused
         "refused", "turned-away", "hung-up", "left-out", "damaged", "impostor", "unsendable", "untold",
         # a node's life

@@ -32,7 +32,7 @@ from holdfast.core.ready import (
     Unreachable,
     WarmStage,
 )
-from holdfast.errors import ConfigError, DamagedJournalError, DamagedSpillError, HoldfastError, exit_code
+from holdfast.errors import ConfigError, DamagedJournalError, DamagedLogError, HoldfastError, exit_code
 from holdfast.model import found
 from holdfast.model import messages as m
 from holdfast.model.ids import Address, Asset, Name, name_of
@@ -41,10 +41,10 @@ from holdfast.model.parts import DEAD
 from holdfast.model.plan import Plan, digest
 from holdfast.model.record import NO_RECORD, Record, first_record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan
+from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.disk.journal import Journal
 from holdfast.runtime.disk.letters import LetterStore
 from holdfast.runtime.disk.lock import Lock, take
-from holdfast.runtime.disk.spill import SpillStore
 from holdfast.runtime.net.links import Link
 from holdfast.runtime.net.security import NODE, Security, ear_of
 from holdfast.runtime.net.transport import Caller, Server
@@ -55,7 +55,6 @@ from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
-from holdfast.runtime.node.paces import Paces
 from holdfast.runtime.node.past import Past
 from holdfast.runtime.node.pulse import Pulse
 from holdfast.runtime.node.scarce import Descriptors, last_words
@@ -66,8 +65,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.stable.checkpoints import CheckpointStore
 
 BROKEN = 70
-#: How often the thread that spills looks whether the node has ended.
-SPILL_WAIT_S = 2.0
+#: How often the thread that writes dead letters looks whether the node has ended.
+LETTERS_WAIT_S = 2.0
 #: How often the event log says what waits.
 QUEUES_NS = 10 * 10**9
 #: A node that hears no majority for this long says so.
@@ -96,7 +95,7 @@ class NodeProcess:
         self.node: Node | None = None
         self.loop: MachineLoop | None = None
         self.children: Children | None = None
-        self.spill: SpillStore | None = None
+        self.spill: EdgeLogs | None = None
         self.letters: LetterStore | None = None
         self.checkpoints: CheckpointStore | None = None
         self.pulse: Pulse | None = None
@@ -234,7 +233,7 @@ class NodeProcess:
             name=self.name,
         )
         self.pulse = Pulse(self.loop, node, self.send, duration_ns(config.busy_limit, "busy_limit"))
-        self.spill = SpillStore(self.home / "spill", self.post, self._on_damage)
+        self.spill = EdgeLogs(self.home / "spill", self.post, self._on_damage)
         self.letters = LetterStore(Path(config.dir) / DEAD, self.name, self.post)
         if config.store:  # what writes checkpoints is loaded only where there is one
             from holdfast.runtime.stable.checkpoints import open_checkpoints
@@ -257,7 +256,7 @@ class NodeProcess:
         )  # fmt: skip
         self.loop.start(first)
         self.pulse.start()
-        threading.Thread(target=self._write_spills, name="spill", daemon=True).start()
+        self.spill.start(self.done)
         threading.Thread(target=self._write_letters, name="dead letters", daemon=True).start()
         self.server.open.set()
 
@@ -415,7 +414,7 @@ class NodeProcess:
         self.events.write("broken", text, error=repr(error))
         self.stop(code)
 
-    def _on_damage(self, error: DamagedSpillError) -> None:
+    def _on_damage(self, error: DamagedLogError) -> None:
         """On any thread: what this node was about to send is not what it had. Nobody may get it."""
         self.events.write("spill-damaged", f"{self.name} stops, so that others take over: {error.what}. {error.detail}")
         self.stop(BROKEN)
@@ -454,8 +453,9 @@ class NodeProcess:
             lambda stage, busy_ns, memory_bytes: self.post(StageBusy(stage, busy_ns, memory_bytes)),
             duration_ns(config.load_period, "load_period") / 1e9,
             shared=config.shares_driver,
-            alone=Path(config.dir) / "alone",
-            paces=Paces(Path(config.dir) / "paces", self.name),
+            run=Path(config.dir),
+            name=self.name,
+            is_light=lambda stage: bool(self.plan and self.plan.stage(stage).arrow),
         )
 
     def _order(self) -> dict[str, Any]:
@@ -463,8 +463,7 @@ class NodeProcess:
         return self.config.order(self.security.deployment, digest(self.plan) if self.plan else "")
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
-        event = str(news.get("event"))
-        if event in ("session", "ready"):  # what a standby says of itself first, and last
+        if (event := str(news.get("event"))) in ("session", "ready"):  # what a standby says of itself first, and last
             self.post(StandbyReady(stage, ready=event == "ready"))
         fields = {k: v for k, v in news.items() if k not in ("event", "text", "number", "time", "node", "ticket")}
         text = str(news.get("text") or f"{stage}: {event}")
@@ -473,16 +472,10 @@ class NodeProcess:
         else:
             self.events.write(f"stage-{event}", text, **{"stage": stage, **fields})
 
-    def _write_spills(self) -> None:
-        """On a thread of its own: what the core wants spilled."""
-        while not self.done.is_set() and self.spill is not None:
-            self.spill.wait(SPILL_WAIT_S)
-            self.spill.work()
-
     def _write_letters(self) -> None:
         """On a thread of its own: what shards have set aside. Spills must not wait for a shared directory."""
         while not self.done.is_set() and self.letters is not None:
-            self.letters.work(SPILL_WAIT_S)
+            self.letters.work(LETTERS_WAIT_S)
 
     # --- figures
 

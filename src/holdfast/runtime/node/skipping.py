@@ -13,7 +13,7 @@ from holdfast.model.skips import Skip, command
 def skip_of(node: Node, shard: Asset, source: str, number: int) -> tuple[Skip | None, dict[str, Any]]:
     """What is to be skipped, if it can be and is not, and the answer to whoever asks for it."""
     runner = node.host.runners.get(shard)
-    if runner is None:
+    if runner is None or not runner.is_primary:
         return None, {"waits": f"{shard} does not run on {node.name}."}
     edges = node.topology.shard[shard].inputs
     edge = next((e for e in edges if e in (source, stage_edge(Asset(source), shard))), None)  # type: ignore[arg-type]

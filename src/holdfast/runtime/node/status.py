@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.core.agenda import exposures, images_of
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
+from holdfast.core.recovery import Outlook
 from holdfast.core.roles import State
 from holdfast.model.ids import Asset, Name, is_ledger, name_of, stage_of
 from holdfast.model.parts import CommitRecord
@@ -47,7 +49,9 @@ def status(node: Node, now_ns: int) -> dict[str, Any]:
         "shards": {shard: _shard(node, shard, now_ns) for shard in node.host.copies},
         "disk_full": bool(node.host.spills.refused),
         "stages": dict(node.stages),
+        "passed_over": node.standbys.passed_over(record, now_ns),
         "load_percent": _percent(sum(running.values()) + sum(images.values())),
+        "recovery": _recovery(node, now_ns),
         "stage_memory_bytes": node.loads.memory(),
         "stage_load_percent": {asset: _percent(running[asset]) for asset in node.stages if asset in running},
         "ledgers": {
@@ -67,6 +71,42 @@ def _aside(commit: CommitRecord | None) -> dict[str, int]:
     if commit is None:
         return {"late": 0, "bad": 0, "watermark_us": NEVER_US}
     return {"late": commit.late_total, "bad": commit.bad_total, "watermark_us": to_micros(commit.watermark)}
+
+
+def _recovery(node: Node, now_ns: int) -> dict[str, Any]:
+    """What a failure of this node would cost now: who would recover what, beside each other, and how long each would
+    take once it is decided. What has no backup is not in it."""
+    mine = [each for each in exposures(node.host, now_ns) if each.segment.primary == node.name]
+    outlook = Outlook(mine)
+    worst = outlook.worst(node.name)
+    by_backup: dict[Name, dict[str, Any]] = {}
+    for segment in sorted(outlook.segments.get(node.name, ())):
+        shards = sorted(each.unit for each in mine if each.segment == segment)
+        by_backup[segment.backup] = {"expected_ms": _ms(outlook.segment_ns(segment)), "shards": shards}
+    return {
+        "expected_ms": _ms(outlook.query_ns(node.name)),
+        "worst": worst.backup if worst else None,
+        "segments": by_backup,
+        "scheduler": node.config.scheduler,
+    }
+
+
+def _costs(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
+    """Of a shard that runs here: what its recovery would take, and what its captures cost, estimated and measured."""
+    runner = node.host.runners.get(shard)
+    guard = images_of(runner) if runner else None
+    if guard is None or guard.place.backup is None:
+        return {}
+    tally = guard.tally
+    return {
+        "expected_recovery_ms": _ms(guard.replay_ns + guard.pasting_ns),
+        "capture_ms": {"estimated": _ms(tally.capture.estimated_ns), "measured": _ms(tally.capture.measured_ns)},
+        "paste_ms": {"estimated": _ms(tally.paste.estimated_ns), "measured": _ms(tally.paste.measured_ns)},
+    }
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 3)
 
 
 def _percent(load: int | None) -> float | None:
@@ -94,6 +134,7 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         "dead_waiting": copy.dead.next - copy.dead.trimmed,
         "state_bytes": op.op.state_bytes() if isinstance(op, ShardOperator) else 0,
         "load_percent": _percent(copy.gauge.load),
+        **_costs(node, shard, now_ns),
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
         **_restored(op),
         "mode": place.mode,

@@ -67,6 +67,8 @@ class Story:
                 case notes.Decided():
                     text = f"Record {note.version} is decided (term {note.term})."
                     self._events.write("record", text, version=note.version)
+                case notes.Recovered():
+                    self._on_recovered(note)
                 case notes.StableAgain():
                     seconds = note.after_ns / 1e9
                     text = f"Everything has a second copy again, after {seconds:.2f} s."
@@ -115,6 +117,15 @@ class Story:
             text = f"{note.shard} has the batches after its checkpoint: {times.log_batches}, "
             text += f"read from the log in {times.log_s:.3f} s, taken in {times.step_s:.3f} s."
             self._events.write("replayed", text, shard=note.shard, **_told_times(times))
+
+    def _on_recovered(self, note: notes.Recovered) -> None:
+        expected_ms, worked_ms, took_ms = (ns / 1e6 for ns in (note.expected_ns, note.worked_ns, note.took_ns))
+        text = f"{note.seat} has caught up with {note.shards} shards of {note.failed}: {worked_ms:.0f} ms of work in "
+        text += f"{took_ms:.0f} ms, {expected_ms:.0f} ms were expected."
+        self._events.write(
+            "recovered", text, failed=note.failed, shards=note.shards, expected_ms=round(expected_ms, 3),
+            worked_ms=round(worked_ms, 3), took_ms=round(took_ms, 3),
+        )  # fmt: skip
 
     def _on_promoted(self, note: notes.Promoted) -> None:
         shard, seat, epoch, positions = note.shard, note.seat, note.epoch, note.positions

@@ -2,6 +2,7 @@
 
     run/description                            the plan, the pipeline's file, settings: before anything counts
     run/record/<deployment>/<term>-<version>   the latest placement records: epochs, modes, skips
+    run/began                                  it came from another run, and has taken over its sinks
 
 With these, a run goes on whose directory is lost with the disks of all nodes. Spark's settings are not in it, and
 neither are those of the store's client: they may hold keys. Only the names of the former are, so that whoever goes on
@@ -22,7 +23,7 @@ from holdfast.model.ids import Name
 from holdfast.model.record import Record
 from holdfast.store.plan import DeleteKeys, GetWhole, ListKeys, PutNew, Steps
 
-DESCRIPTION = "run/description"
+DESCRIPTION, BEGAN = "run/description", "run/began"
 RECORDS = "run/record/"
 #: The last one counts; one more, since whoever reads may have listed it a moment before.
 RECORDS_KEPT = 2
@@ -45,6 +46,8 @@ class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     #: Names of Spark's settings.
     conf: tuple[str, ...]
+    #: Where the run came from (`pipeline/origins.py`), as JSON; empty: from nothing.
+    origins: bytes = b""
 
 
 def put_description(given: RunDescription) -> Steps[None]:
@@ -69,6 +72,22 @@ def read_description() -> Steps[RunDescription | None]:
 def drop_description() -> Steps[None]:
     """The run did not begin after all."""
     yield DeleteKeys((DESCRIPTION,))
+
+
+def put_began() -> Steps[None]:
+    """From now on nobody has to ask the store of the run that it came from, which may be deleted some day."""
+    try:
+        yield PutNew(BEGAN, [b"yes"], again=True)
+    except ObjectExistsError:
+        return
+
+
+def has_begun() -> Steps[bool]:
+    return any(one.key == BEGAN for one in (yield ListKeys(BEGAN)))
+
+
+def drop_began() -> Steps[None]:
+    yield DeleteKeys((BEGAN,))
 
 
 def put_record(deployment: str, record: Record) -> Steps[None]:

@@ -29,7 +29,7 @@ from holdfast.core.copy import DEAD_LETTERS
 from holdfast.core.ready import LogBatch
 from holdfast.errors import StateError
 from holdfast.model.block import WATERMARK_MIN, batch_length, digest_of
-from holdfast.model.ids import Asset, Edge, dead_edge, operator_of, shard_id, stage_edge
+from holdfast.model.ids import Asset, Edge, dead_edge, maker_of, operator_of, shard_id, stage_edge
 from holdfast.model.parts import CommitRecord, OutputPart
 from holdfast.model.plan import OperatorPlan, Plan, StagePlan, edges_of
 from holdfast.operators import StateConfig
@@ -86,10 +86,7 @@ class Seeding:
             for number, op in enumerate(self._states(operator)):
                 self._write(shard_id(operator.name, number), operator, op, stands[number])
                 op.pool.abandon()
-        for (
-            stage,
-            commit,
-        ) in self.commits.items():  # for when the directory of the new run is lost before its first batch
+        for stage, commit in self.commits.items():  # should the new run lose its directory before its first batch
             parts = dict.fromkeys(commit.ends, ())
             effect = LogBatch(
                 ticket=0, stage=stage, batch=commit.batch, epoch=commit.epoch, attempt=commit.attempt, parts=parts,
@@ -210,8 +207,7 @@ class Seeding:
         commit = self._origin.point.commits.get(stage)
         if commit is None:
             return None
-        plan = self._plan.stage(stage)
-        text = moved_plan(commit.plan, plan, self._plan) if plan.kind == "between" and commit.plan else commit.plan
+        text = carried_plan(commit.plan, self._origin.plan.stage(stage), self._plan.stage(stage), self._plan)
         edges = [stage_edge(stage, shard) for shard in shards]
         ends = dict.fromkeys(edges, (commit.batch + 1) * batch_length(0))
         digests = dict.fromkeys(edges, digest_of(()))
@@ -234,14 +230,35 @@ def _nothing(at: int, consumers: Iterable[Any]) -> OutputPart:
     return OutputPart(at, at, at, (), dict.fromkeys(consumers, at))
 
 
-def moved_plan(text: str, stage: StagePlan, plan: Plan) -> str:
+def carried_plan(text: str, old: StagePlan, new: StagePlan, plan: Plan) -> str:
+    """Spark's plan of the last batch of a stage, as the new run's query wants to find it. `plan` is the new one."""
+    if not text:
+        return text
+    if new.kind == "source":
+        return _with_outlets(text, _outlets(old), _outlets(new)) if old.outlets != new.outlets else text
+    return moved_plan(text, plan)
+
+
+def _outlets(stage: StagePlan) -> int:
+    return len(set(stage.outlets)) or 1
+
+
+def _with_outlets(text: str, before: int, after: int) -> str:
+    """A stage with several outlets reads its sources once for each of them, as far as Spark's plan says."""
+    version, settings, *offsets = text.splitlines()
+    return "\n".join([version, settings, *offsets[: len(offsets) // before] * after])
+
+
+def moved_plan(text: str, plan: Plan) -> str:
     """Spark's plan of a batch whose offsets are positions of the old run: the same with the edges of the new one, which
-    begin at 0, and with the watermark that the old ones had."""
+    begin at 0, and with the watermark that the old ones had. What each line reads is said by the edges in it: a query
+    may read an operator more than once. One that nothing has come from yet ("-") begins at the beginning, as ever."""
     version, settings, *offsets = text.splitlines()
     lines = [version, settings]
-    for line, operator in zip(offsets, stage.reads, strict=True):
-        known = json.loads(line) if line != "-" else {}
+    for line in offsets:
+        known: dict[Edge, list[int]] = json.loads(line) if line != "-" else {}
         mark = min((mark for _, mark in known.values()), default=WATERMARK_MIN)
-        moved = {edge: [0, mark] for edge in edges_of(plan.operator(operator))}
-        lines.append(json.dumps(moved))  # as the data source writes it: Spark compares texts
+        names = dict.fromkeys(operator_of(maker_of(edge)) for edge in known)
+        moved = {edge: [0, mark] for name in names for edge in edges_of(plan.operator(name))}
+        lines.append(json.dumps(moved) if known else line)  # as the data source writes it: Spark compares texts
     return "\n".join(lines)
