@@ -81,8 +81,8 @@ class Twins:
             runner.on_abreast(source, message, now_ns, ready)
 
     def reports(self) -> list[Message]:
-        """Those that cannot run."""
+        """Those that cannot run. After every step: only what is kept here is looked at, not all shards of the record."""
         host = self.host
-        idle = [s for s, state in host.states.items() if state is State.TWIN and s not in host.runners]
+        idle = [s for s in host.copies if host.states[s] is State.TWIN and s not in host.runners]
         places = host.record.places
         return [FellBack(shard=shard, since=places[shard].since, seat=host.seat) for shard in idle]
