@@ -205,6 +205,10 @@ def test_a_clock_that_drifts_and_a_clock_that_stopped():
     before = process.clock(w.now_ns)
     w.stall("a", 500 * MS, clock_stops=True)
     assert process.clock(w.now_ns + 500 * MS) - before < 1 * MS
+    w.stall("a", 300 * MS, clock_stops=True)  # within the first: nothing is added
+    w.stall("a", 700 * MS, clock_stops=True)
+    assert process.stalled_ns == w.now_ns + 700 * MS
+    assert 0 <= process.clock(w.now_ns + 700 * MS) - before < 1 * MS
 
 
 def test_a_slow_node_takes_as_many_times_longer():

@@ -189,13 +189,15 @@ class World:
                 self.call(self.rng.randrange(50 * MS), lambda other=other: self.feed_if_awake(other, event))
 
     def stall(self, address: Address, for_ns: int, *, clock_stops: bool) -> None:
-        """The process freezes; when it wakes it may believe that no time has passed."""
+        """The process freezes; when it wakes it may believe that no time has passed. (If it is frozen already, only what
+        this adds counts: a clock that stood still for longer than its process would go back.)"""
         process = self.processes.get(address)
         if process is None or not process.alive:
             return
-        process.stalled_ns = max(process.stalled_ns, self.now_ns + for_ns)
+        frozen_ns = max(process.stalled_ns, self.now_ns)
+        process.stalled_ns = max(frozen_ns, self.now_ns + for_ns)
         if clock_stops:
-            process.offset_ns -= for_ns
+            process.offset_ns -= process.stalled_ns - frozen_ns
 
     def heal_disks(self) -> None:
         for bad in (self.full, self.silent, self.stutters):
