@@ -15,6 +15,7 @@ HOLDFAST_STAGES="4" chooses, HOLDFAST_KILLS="3" shortens.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -106,7 +107,8 @@ class StagedRun:
         found = []
         for entry in os.scandir(folder) if folder.exists() else ():
             if not entry.name.startswith("."):
-                found.append(entry.stat().st_mtime)  # a file of Spark's own for each batch that counts
+                with contextlib.suppress(FileNotFoundError):  # Spark removes those that it has made one of
+                    found.append(entry.stat().st_mtime)  # a file of Spark's own for each batch that counts
         return sorted(found)
 
     def sinks(self) -> range:
