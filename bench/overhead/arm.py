@@ -33,6 +33,13 @@ except ImportError:  # before `runtime/` had rooms
     from holdfast.runtime.security import Security  # pyright: ignore[reportMissingImports]
 from holdfast.runtime.shards import cut
 
+try:  # as a driver process of that tree does
+    from holdfast.runtime.node.loop import SWITCH_S
+
+    sys.setswitchinterval(SWITCH_S)
+except ImportError:
+    pass
+
 #: Its name has changed.
 _Door: Any = getattr(hand_over, "StageHandOver", None) or getattr(hand_over, "HandOver", None)
 #: Rows a second of event time: windows of 100 ms close as they would in a stream of this rate.

@@ -42,6 +42,7 @@ from holdfast.core.node import WARM
 from holdfast.errors import check
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
+from holdfast.runtime.node.loop import SWITCH_S
 from holdfast.runtime.node.starts import Starts
 from holdfast.spark.life import STOP_S_MAX, Engine, StageLife
 from holdfast.spark.reasons import Reason
@@ -205,6 +206,7 @@ def serve(make: Callable[[dict[str, Any]], Engine]) -> None:
     if not first:
         os._exit(EXIT_ORPHANED)
     order = json.loads(first)
+    sys.setswitchinterval(SWITCH_S)
     process = DriverProcess(Mouth(out), make, Starts(Path(order["dir"]) if order.get("dir") else None))
     threading.Thread(target=process.listen, args=(sys.stdin,), name="stdin", daemon=True).start()
     code = process.run(order)

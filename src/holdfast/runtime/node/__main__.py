@@ -24,6 +24,7 @@ import msgspec
 from holdfast.errors import HoldfastError, exit_code, one_line
 from holdfast.runtime.config import NodeConfig, load_config, make_config
 from holdfast.runtime.node.lean import be_lean
+from holdfast.runtime.node.loop import SWITCH_S
 from holdfast.runtime.node.process import NodeProcess
 from holdfast.runtime.signals import on_end
 
@@ -69,7 +70,7 @@ def run(config: NodeConfig, as_json: bool = False) -> int:
     """Run a node until it is told to stop."""
     be_lean()
     take_descriptors()
-    sys.setswitchinterval(0.001)  # threads that only pass messages on must not wait long for the interpreter
+    sys.setswitchinterval(SWITCH_S)
     with contextlib.suppress(OSError):  # the node itself says what it cannot write
         Path(config.dir).mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and settings are nobody else's
     process = NodeProcess(config, echo=sys.stdout if as_json else None)

@@ -30,6 +30,9 @@ T = TypeVar("T")
 #: So long the messages of a step have to leave before what nobody waits for is done: the threads of links need the
 #: interpreter for that, and a kernel does not give it back before it is through.
 LEAVE_NS = 500_000
+#: For how long a thread that computes may keep the interpreter while another waits for it (Python's own: 5 ms). Threads
+#: that only pass a message on must not wait long: in nodes, and in drivers while a stage cuts its next batch.
+SWITCH_S = 0.001
 
 
 class Disk(Protocol):
