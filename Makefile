@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test long hdfs attack demo check lint types fast bench clean help
+.PHONY: test again long hdfs attack demo check lint types fast bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -26,8 +26,13 @@ demo: $(VENV)/.installed  ## four nodes, kill -9 now and then, and an audit at t
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.installed  ## every test but the longest, the ones on Spark included (about 40 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 8 -m 'not cluster and not long'
-	$(BIN)/python -m pytest --durations 8 -m 'cluster and not long'
+	@rm -f .pytest_cache/ended; failed=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 8 -m 'not cluster and not long' || { [ $$? -eq 1 ] && failed=1; } || exit; \
+	$(BIN)/python -m pytest --durations 8 -m 'cluster and not long' || { [ $$? -eq 1 ] && failed=1; } || exit; \
+	touch .pytest_cache/ended; exit $$failed
+
+again: $(VENV)/.installed  ## the tests that failed last, each once more, with nothing beside it
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 long: $(VENV)/.installed  ## the longest tests: clusters with several JVMs under kills (about twelve minutes)
 	$(BIN)/python -m pytest -m long
