@@ -109,7 +109,7 @@ def images_of(runner: Runner) -> Images | None:
 
 
 def exposures(host: Host, now_ns: int) -> list[Exposure]:
-    """Of all that runs here and has a backup, and of all that is backed up here."""
+    """Of all that runs here and has an image elsewhere, and of all that has one here."""
     found: list[Exposure] = []
     for shard, runner in host.runners.items():
         segment, guard = _segment(host, shard), images_of(runner)
@@ -126,5 +126,7 @@ def exposures(host: Host, now_ns: int) -> list[Exposure]:
 
 
 def _segment(host: Host, shard: Asset) -> HaSegment | None:
+    """Who recovers it from an image; None: nobody does. A twin has nothing to do again."""
     place = host.record.places[shard]
-    return HaSegment(name_of(place.primary), name_of(place.backup)) if place.primary and place.backup else None
+    is_backed_up = place.primary and place.backup and not place.twin
+    return HaSegment(name_of(place.primary), name_of(place.backup)) if is_backed_up else None

@@ -86,7 +86,7 @@ class Twins:
             runner.on_abreast(source, message, now_ns, ready)
 
     def reports(self) -> list[Message]:
-        """Those that cannot run. After every step: only what is kept here is looked at, not all shards of the record."""
+        """Those that cannot run. After every step: only what is kept here is looked at, not all of the record."""
         host = self.host
         idle = [s for s in host.copies if host.states[s] is State.TWIN and s not in host.runners]
         places = host.record.places

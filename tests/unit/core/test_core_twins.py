@@ -194,7 +194,7 @@ def test_a_promised_block_is_not_taken_until_the_primary_has_taken_it():
 
 
 def test_a_promise_is_kept_when_another_one_that_was_late_comes_after_it():
-    """A question of long ago, of a block that the primary has taken since: the network may double it and hold it back."""
+    """A question of long ago, of a block that the primary has taken since: networks double, and hold back."""
     made = host("b#1", ACTIVE)
     asked = m.Back(shard="u0", since=1, firm=True, block=(EDGE, 3))
     made.stand_ins.on_back("a#1", asked, 0, Ready())
