@@ -138,6 +138,13 @@ def test_min_max_captures_for_the_next_worst_while_all_of_the_worst_is_on_its_wa
     assert pick("min_max", found, {MINE: (100, 0), OTHER: (200, 0)}) == "u0"
 
 
+def test_min_max_captures_for_an_image_that_nobody_could_recover_from_after_the_segments():
+    """A shard that is being brought up elsewhere has no backup, and so no expected recovery time."""
+    found = [task(CAPTURE, "u0", gain_ns=99), task(CAPTURE, "u1", gain_ns=1, segment=MINE)]
+    assert pick("min_max", found, {MINE: (100, 0)}) == "u1"
+    assert pick("min_max", found[:1], {MINE: (100, 0)}) == "u0"
+
+
 def test_min_max_pastes_for_whoever_needs_it_more_than_its_own_segments():
     found = [task(CAPTURE, "u0", gain_ns=1, segment=MINE), task(PASTE, "u1", segment=THEIRS)]
     assert pick("min_max", found, {MINE: (100, 0), THEIRS: (101, 0)}) == "u1"
