@@ -23,7 +23,7 @@ def the_newest_capture_of_a_sender_is_pasted_first() -> list[Patch]:
             if copy.pasting is not None:
                 mine = (copy.pasting.number, shard)
                 found[copy.pasting.source] = max(mine, found.get(copy.pasting.source, mine))
-        return [self._paste(shard) for _, shard in sorted(found.values())]
+        return [self._paste(shard, pressing=False) for _, shard in sorted(found.values())]
 
     return [(HostAgenda, "_pastes", pastes)]
 

@@ -8,6 +8,7 @@ from mutants import Patch, mutant
 from holdfast.core import placement
 from holdfast.core.protect import Twin
 from holdfast.core.runner import Runner
+from holdfast.core.twins import Twins
 
 
 @mutant
@@ -76,3 +77,14 @@ def a_twin_becomes_the_backup_as_it_is() -> list[Patch]:
 @mutant
 def a_twin_captures_and_acknowledges_like_a_primary() -> list[Patch]:
     return [(Runner, "is_primary", property(lambda self: True))]
+
+
+@mutant
+def a_twin_is_named_and_does_not_run() -> list[Patch]:
+    """All goes well until its primary fails, or queues are full."""
+    return [(Twins, "start", lambda self, *of: None), (Twins, "reports", lambda self: [])]
+
+
+@mutant
+def a_twin_does_not_say_how_far_it_is() -> list[Patch]:
+    return [(Twin, "tell", lambda self, ready: None)]

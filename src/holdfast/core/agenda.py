@@ -42,18 +42,28 @@ class HostAgenda:
     # --- pastes
 
     def _pastes(self) -> list[Task]:
+        """The oldest of each sender. It is pressing if any of that sender's is: that one comes after it."""
         found: dict[Seat, tuple[int, Asset]] = {}
+        pressed: set[Seat] = set()
         for shard, copy in self._host.copies.items():
             if copy.pasting is not None:
                 mine, source = (copy.pasting.number, shard), copy.pasting.source
                 found[source] = min(mine, found.get(source, mine))
-        return [self._paste(shard) for _, shard in sorted(found.values())]
+                if self._is_pressing(shard, copy.pasting.at_ns):
+                    pressed.add(source)
+        oldest = sorted((number, shard, source) for source, (number, shard) in found.items())
+        return [self._paste(shard, pressing=source in pressed) for _, shard, source in oldest]
 
-    def _paste(self, shard: Asset) -> Task:
+    def _is_pressing(self, shard: Asset, since_ns: int) -> bool:
+        """An image is being brought up, a shard stands still until it has handed over, or it has waited for long."""
+        host = self._host
+        is_wanted = host.states[shard] is not State.BACKUP or host.record.places[shard].moving
+        return is_wanted or self._now_ns - since_ns >= self._waits_max(shard)
+
+    def _paste(self, shard: Asset, *, pressing: bool) -> Task:
         host, copy = self._host, self._host.copies[shard]
         pasting = copy.pasting
         complete = host.states[shard] is State.BACKUP
-        since_ns = pasting.at_ns if pasting else 0
         return Task(
             PASTE,
             shard,
@@ -61,8 +71,8 @@ class HostAgenda:
             lambda now_ns, ready: host.paste(shard, ready),
             whole_ns=copy.pasting_ns(),
             segment=_segment(host, shard) if complete else None,
-            since_ns=since_ns,
-            pressing=not complete or self._now_ns - since_ns >= self._waits_max(shard),
+            since_ns=pasting.at_ns if pasting else 0,
+            pressing=pressing,
         )
 
     def _waits_max(self, shard: Asset) -> int:
@@ -109,7 +119,7 @@ def images_of(runner: Runner) -> Images | None:
 
 
 def exposures(host: Host, now_ns: int) -> list[Exposure]:
-    """Of all that runs here and has a backup, and of all that is backed up here."""
+    """Of all that runs here and has an image elsewhere, and of all that has one here."""
     found: list[Exposure] = []
     for shard, runner in host.runners.items():
         segment, guard = _segment(host, shard), images_of(runner)
@@ -126,5 +136,7 @@ def exposures(host: Host, now_ns: int) -> list[Exposure]:
 
 
 def _segment(host: Host, shard: Asset) -> HaSegment | None:
+    """Who recovers it from an image; None: nobody does. A twin has nothing to do again."""
     place = host.record.places[shard]
-    return HaSegment(name_of(place.primary), name_of(place.backup)) if place.primary and place.backup else None
+    is_backed_up = place.primary and place.backup and not place.twin
+    return HaSegment(name_of(place.primary), name_of(place.backup)) if is_backed_up else None

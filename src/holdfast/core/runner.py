@@ -91,8 +91,8 @@ class Runner:
         self.tries_again_ns = 0
         #: The last epoch at which there were two: what lies before an empty start is not known at that one.
         self.two_at = 0
-        #: Of a twin: the block that it has promised not to take at this epoch.
-        self.barred: tuple[Edge, int] | None = None
+        #: Of a twin: the blocks that it has promised not to take at this epoch.
+        self.barred: frozenset[tuple[Edge, int]] = frozenset()
         self.outlet = Outlet(copy, place.epoch, topology, config, spills, is_primary=self.is_primary)
         self.skips = Skips(copy, self.outlet)
         self.beside = Stood(copy)
@@ -149,7 +149,7 @@ class Runner:
             copy.change(Change.SKIPS)
         elif copy.condition is Condition.WAITING:
             copy.change(Change.TRIES_AGAIN)
-        self.skips.given_up = self.barred = None
+        self.skips.given_up, self.barred = None, frozenset()
         self.skips.look(now_ns)
         self.tries_again_ns = 0
         self.note_start(ready)
@@ -322,10 +322,10 @@ class Runner:
 
     def _is_barred(self) -> bool:
         """Is the next block one that this twin has promised not to take?"""
-        if self.barred is None:
+        if not self.barred:
             return False
         source = self.copy.next_input()
-        return bool(source.queue) and (source.edge, source.queue[0].start) == self.barred
+        return bool(source.queue) and (source.edge, source.queue[0].start) in self.barred
 
     def _way_on(self) -> str:
         return self.skips.way_on(self.place) if self.is_primary else "If its primary can take it, this copy joins anew."
@@ -379,8 +379,8 @@ class Runner:
             if isinstance(guard, Twin):
                 guard.hear(Seat(source), message)
         self.beside.hear(message.to)
-        if self.barred is not None and message.to[self.barred[0]] > self.barred[1]:
-            self.barred = None  # the primary has taken it after all
+        if self.barred:  # but for what the primary has taken after all
+            self.barred = frozenset((edge, start) for edge, start in self.barred if message.to[edge] <= start)
         self.acknowledge(now_ns, ready)
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:

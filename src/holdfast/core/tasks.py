@@ -130,7 +130,8 @@ def _best_capture(captures: list[Task], outlook: Outlook) -> Task | None:
     """Of those whose segment will be the worst when they end: the one that brings most for its cost."""
     if not captures:
         return None
-    worst = [task for task in captures if _at_end(task, outlook) >= _query_at_end(task, outlook)]
+    helps = [task for task in captures if task.segment]
+    worst = [task for task in helps if _at_end(task, outlook) >= _query_at_end(task, outlook)]
     if not worst:
         most_ns = max(_at_end(task, outlook) for task in captures)
         worst = [task for task in captures if _at_end(task, outlook) == most_ns]

@@ -26,6 +26,7 @@ from holdfast.core.roles import Condition, State
 from holdfast.model.ids import Address, Asset, Edge
 from holdfast.model.messages import Abreast, Back, FellBack, Message, StoodDown
 from holdfast.model.record import Place
+from holdfast.model.skips import SKIPS_MAX
 
 if TYPE_CHECKING:
     from holdfast.core.host import Host
@@ -38,8 +39,8 @@ class Twins:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        #: Which block of a shard is not taken here, and at which epoch.
-        self.promised: dict[Asset, tuple[int, tuple[Edge, int] | None]] = {}
+        #: Which blocks of a shard are not taken here, and at which epoch.
+        self.promised: dict[Asset, tuple[int, frozenset[tuple[Edge, int]]]] = {}
 
     def start(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         """Run from the image. One that cannot be run from says so (`reports`), and joins anew."""
@@ -50,10 +51,10 @@ class Twins:
             return
         host.begin(shard, place, now_ns, ready)
 
-    def barred(self, shard: Asset, place: Place) -> tuple[Edge, int] | None:
+    def barred(self, shard: Asset, place: Place) -> frozenset[tuple[Edge, int]]:
         """What a copy of this shard that begins to run here has promised not to take."""
-        epoch, block = self.promised.get(shard, (0, None))
-        return block if place.twin and epoch == place.epoch else None
+        epoch, blocks = self.promised.get(shard, (0, frozenset()))
+        return blocks if place.twin and epoch == place.epoch else frozenset()
 
     def start_late(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         """The place of a twin that could not run has changed: perhaps it is the primary now."""
@@ -64,15 +65,19 @@ class Twins:
             self.start(shard, place, now_ns, ready)
 
     def promise(self, source: Address, message: Back, now_ns: int, ready: Ready) -> None:
-        """The primary may give up a block: it is not taken here at this epoch, if it has not been."""
-        shard, host = message.shard, self.host
+        """The primary may give up a block: it is not taken here at this epoch, if it has not been. What was promised
+        before stays so: a question may come late, after that of another block."""
+        shard, host, block = message.shard, self.host, message.block
         runner = host.runners.get(shard)
-        if runner is None or not message.firm:
+        if runner is None or not message.firm or block is None:
             return
-        self.promised[shard] = (runner.epoch, message.block)
-        runner.barred = message.block
         to = runner.copy.positions()
-        answer = StoodDown(shard=shard, since=message.since, to=to, firm=True, block=message.block)
+        barred = frozenset(each for each in {*runner.barred, block} if each[1] >= to[each[0]])
+        if len(barred) > SKIPS_MAX:
+            return
+        self.promised[shard] = (runner.epoch, barred)
+        runner.barred = barred
+        answer = StoodDown(shard=shard, since=message.since, to=to, firm=True, block=block)
         ready.send.append((source, answer))
 
     def on_abreast(self, source: Address, message: Abreast, now_ns: int, ready: Ready) -> None:
@@ -81,7 +86,7 @@ class Twins:
             runner.on_abreast(source, message, now_ns, ready)
 
     def reports(self) -> list[Message]:
-        """Those that cannot run. After every step: only what is kept here is looked at, not all shards of the record."""
+        """Those that cannot run. After every step: only what is kept here is looked at, not all of the record."""
         host = self.host
         idle = [s for s in host.copies if host.states[s] is State.TWIN and s not in host.runners]
         places = host.record.places

@@ -45,14 +45,16 @@ def form(
     capture_max_ns: int,
 ) -> dict[Asset, Asset]:
     """For every shard that is in a unit with others, its unit: the id of the first of them. Shards of which nothing is
-    known, or that have no backup, are on their own."""
+    known, or that have no backup (a twin is none), are on their own."""
     if capture_max_ns <= 0:
         return {}
     found: dict[Asset, Asset] = {}
     segments: dict[HaSegment, list[Asset]] = {}
     for shard in sorted(costs):
         place = places.get(shard)
-        if place is not None and place.primary and place.backup and not place.joining and not place.is_stage:
+        if place is None or place.joining or place.is_stage or place.twin:
+            continue
+        if place.primary and place.backup:
             segments.setdefault(HaSegment(name_of(place.primary), name_of(place.backup)), []).append(shard)
     for shards in segments.values():
         groups = [part for group in _kept(shards, topology, before) for part in _cut(group, costs, capture_max_ns)]

@@ -88,3 +88,11 @@ class FellBack(Message, frozen=True, kw_only=True):
     shard: Asset
     since: Number
     seat: Seat
+
+    def objection(self, source: Address, view: View) -> str:
+        """An image knows nothing of it; and where only the primary runs, the record would raise its epoch, which no
+        primary survives that has nothing to begin anew."""
+        place = view.record.places.get(self.shard)
+        if place is None or place.since != self.since or {source, self.seat} <= set(place.running):
+            return ""
+        return f"only copies of {self.shard} that run say this, of copies that run"

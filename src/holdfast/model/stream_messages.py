@@ -33,7 +33,7 @@ class Subscribe(Message, frozen=True, kw_only=True):
     bare: bool = False
     #: Of a guest: the run that its positions are of. Those of another mean nothing here, even if there are blocks.
     query: str = ""
-    #: Which running copy of a shard asks: each acknowledges for itself.
+    #: Which running copy of a shard asks. Only what its primary acknowledges counts.
     seat: Seat = NO_SEAT
     #: Stream nothing: only say (`Here`) from where this consumer could go on.
     paused: bool = False

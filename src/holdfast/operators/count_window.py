@@ -219,7 +219,9 @@ class CountWindowAggregate(StatefulOperator):
 
     def _let_go(self, keys: Keys) -> None:
         rids = self.panes.find(keys)
-        self._removed.append(rids[~self.panes.slots.is_fresh(rids)])
+        seen = rids[~self.panes.slots.is_fresh(rids)]
+        if len(seen):  # where nothing is ever captured none is
+            self._removed.append(seen)
         self.panes.remove(rids)
 
     def on_watermark(self, watermark: int) -> pa.Table:

@@ -102,7 +102,7 @@ class Checker:
         self.links = LinkRules(world, self.fail)
         self.store = StoreRules(world, self.fail, lambda: self.record)
         self.spills = SpillRules(world, self.reference, self.fail, self._same)
-        self.twins = TwinRules(world, self.fail)
+        self.twins = TwinRules(world, self.fail, lambda: self.record)
         self.beside = StandInRules(world, self.fail, self._compare, self.twins.runs)
         self.tasks = TaskRules(world, self.fail)
         self.count = 0

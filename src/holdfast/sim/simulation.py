@@ -282,7 +282,7 @@ class Simulation:
     def _is_done(self) -> bool:
         if any(not query.finished for query in self.sources.values()):
             return False
-        if not self._is_protected() or self.checker.beside.still_stands():
+        if not self._is_protected() or self.checker.beside.still_stands() or self.checker.twins.idle():
             return False
         if any(not look.done for look in self.looks) or self.checker.letters.unwritten():
             return False
@@ -310,7 +310,7 @@ class Simulation:
         letters = self.checker.letters.unwritten()
         return (
             f"stages {open_stages}, edges {open_edges}, looks {open_looks}, dead letters {letters}, "
-            f"protected {self._is_protected()}"
+            f"protected {self._is_protected()}, twins that do not keep up {self.checker.twins.idle()}"
         )
 
     def _check_end(self) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.core.protect import Twin
+from holdfast.core.runner import Runner
 from holdfast.model import notes
 from holdfast.model.ids import Address, Asset, name_of
+from holdfast.model.record import Record
 from holdfast.sim.world import World
 
 
@@ -13,9 +16,11 @@ class TwinRules:
     """A part of the checker; `fail` is the checker's. (Whether rows are right is looked at beside those of stand-ins,
     and that nothing is acknowledged beyond a copy where all acknowledgements are.)"""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None], record: Callable[[], Record]) -> None:
         self.world = world
         self.fail = fail
+        #: The newest record.
+        self.record = record
         #: Who has run as a twin, of which shard and at which epoch.
         self.ran: set[tuple[Asset, int, Address]] = set()
         self.count = 0
@@ -37,6 +42,26 @@ class TwinRules:
         place = node.record.places[note.shard]  # type: ignore[attr-defined]
         if not place.twin or source not in place.running or note.seat not in place.running:
             self.fail("says of a copy that it lags which does not run", f"{note} on {source}: {place}")
+
+    def idle(self) -> list[Asset]:
+        """Shards of which the record names a second copy that does not run, or of which the primary does not
+        acknowledge what both have consumed. When all is healed there is none: else mode `active` would be one copy,
+        and nobody would see it before queues are full."""
+        return [shard for shard in self.world.topology.shard if not self._is_whole(shard)]
+
+    def _is_whole(self, shard: Asset) -> bool:
+        place = self.record().places[shard]
+        if place.twin is None:
+            return True
+        here, there = (self._runner(seat, shard) for seat in place.running)
+        if here is None or there is None:
+            return False
+        known = [guard.safe() for guard in here.guards if isinstance(guard, Twin)]
+        return known == [here.copy.positions()] == [there.copy.positions()]
+
+    def _runner(self, seat: Address, shard: Asset) -> Runner | None:
+        node = self.world.node(name_of(seat))
+        return node.host.runners.get(shard) if node is not None and node.seat == seat else None
 
     def runs(self, shard: Asset, epoch: int, source: Address) -> bool:
         return (shard, epoch, source) in self.ran

@@ -189,8 +189,8 @@ class World:
                 self.call(self.rng.randrange(50 * MS), lambda other=other: self.feed_if_awake(other, event))
 
     def stall(self, address: Address, for_ns: int, *, clock_stops: bool) -> None:
-        """The process freezes; when it wakes it may believe that no time has passed. (If it is frozen already, only what
-        this adds counts: a clock that stood still for longer than its process would go back.)"""
+        """The process freezes; when it wakes it may believe that no time has passed. (If it is frozen already, only
+        what this adds counts: a clock that stood still for longer than its process would go back.)"""
         process = self.processes.get(address)
         if process is None or not process.alive:
             return

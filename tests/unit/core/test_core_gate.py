@@ -137,6 +137,8 @@ WRONG = {
         "n9#1",
         m.Subscribe(edge="u0.0", consumer="r0", epoch=2, at=0, ack=0),
     ),
+    "an image that says of its primary that it cannot go on": ("n1#1", m.FellBack(shard="u0", since=1, seat="n0#1")),
+    "a primary that says of its image that it does not keep up": ("n2#1", m.FellBack(shard="v0", since=1, seat="n0#1")),
     "a piece that ends before it begins": (
         "task", m.Fetch(ticket=1, edge="u0.0", start=5, end=2, consumer="r0", epoch=1),
     ),

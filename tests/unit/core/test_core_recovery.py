@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from support.core import SMALL, feed, fill, images, place, take
+from support.core import SMALL, feed, fill, host, images, place, record, take
 
 from holdfast.core.agenda import exposures
 from holdfast.core.copy import Copy
@@ -66,6 +66,15 @@ def test_another_image_that_holds_a_capture_makes_the_recovery_of_the_backup_no_
     take(guard, SECOND)
     guard.on_held("c#1", m.Held(shard=copy.id, epoch=1, round=1, fits=True), SECOND, Ready())
     assert guard.replay_ns == 30 * MS
+
+
+def test_two_that_run_have_nothing_to_do_again_and_count_in_no_segment():
+    """Whatever captures there were before: of a twin that joined, or of a mode with an image."""
+    made = host("a#1", place(), factory=busy)
+    fill(made.copies["u0"], range(10))
+    assert [(each.unit, each.replay_ns) for each in exposures(made, 0)] == [("u0", 10 * MS)]
+    made.on_record(record(2, place(2, mode="active")), 0, Ready())
+    assert exposures(made, 0) == []
 
 
 def test_pasting_is_expected_to_take_in_proportion_what_it_took():

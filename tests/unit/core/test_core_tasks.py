@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.core import SMALL, fill, images, op, take
 
 from holdfast.core.copy import Copy
@@ -14,6 +15,7 @@ from holdfast.core.node import TICK_BUDGETS, Node
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.ready import TICK, Idle, Ready, Received
 from holdfast.core.recovery import Exposure, HaSegment, Outlook
+from holdfast.core.roles import State
 from holdfast.core.tasks import CAPTURE, PASTE, Task, scheduler_of
 from holdfast.model import messages as m
 from holdfast.model import notes
@@ -136,6 +138,13 @@ def test_min_max_captures_for_the_next_worst_while_all_of_the_worst_is_on_its_wa
     assert pick("min_max", found, {MINE: (100, 0), OTHER: (200, 0)}) == "u0"
 
 
+def test_min_max_captures_for_an_image_that_nobody_could_recover_from_after_the_segments():
+    """A shard that is being brought up elsewhere has no backup, and so no expected recovery time."""
+    found = [task(CAPTURE, "u0", gain_ns=99), task(CAPTURE, "u1", gain_ns=1, segment=MINE)]
+    assert pick("min_max", found, {MINE: (100, 0)}) == "u1"
+    assert pick("min_max", found[:1], {MINE: (100, 0)}) == "u0"
+
+
 def test_min_max_pastes_for_whoever_needs_it_more_than_its_own_segments():
     found = [task(CAPTURE, "u0", gain_ns=1, segment=MINE), task(PASTE, "u1", segment=THEIRS)]
     assert pick("min_max", found, {MINE: (100, 0), THEIRS: (101, 0)}) == "u1"
@@ -224,6 +233,24 @@ def test_held_captures_are_pasted_in_the_order_in_which_they_came(backwards: boo
         give(made, captures[shard])
     seen = [shard for at_ms in range(11, 20) for shard in pasted(made, Idle(SMALL.idle_budget_ns), at_ms * MS)]
     assert seen == order
+
+
+@pytest.mark.parametrize("newest", ["moving", "joining"])
+def test_what_is_pressing_does_not_wait_for_what_came_before_it_from_the_same_sender(newest: str):
+    """A node that is never idle pastes what is pressing only: a shard that hands over stands still meanwhile, and a
+    scan that takes too long begins again."""
+    made, captures = backup()
+    first, last = sorted(captures)
+    give(made, captures[first])
+    give(made, captures[last])
+    assert [task.pressing for task in made.host.agenda(11 * MS).tasks] == [False]
+    if newest == "moving":
+        where = replace(FIRST.places[last], moving=True, since=2)
+        made.host.on_record(replace(FIRST, version=2, places=FIRST.places | {last: where}), 11 * MS, Ready())
+    else:
+        made.host.states[last] = State.JOINING
+    tasks = made.host.agenda(11 * MS).tasks
+    assert [(task.shard, task.pressing) for task in tasks] == [(first, True)]
 
 
 def test_an_idle_moment_ends_with_its_budget_and_a_tick_has_several():

@@ -20,7 +20,7 @@ from holdfast.model.config import Config
 from holdfast.model.protection import Protection
 from holdfast.model.reasons import FetchReason
 from holdfast.model.record import Place, first_record
-from holdfast.model.skips import Skip
+from holdfast.model.skips import SKIPS_MAX, Skip
 from holdfast.model.topology import ReaderSpec, layered
 from holdfast.sim.costs import Costs
 from holdfast.sim.operators import Meter, WindowSum
@@ -193,6 +193,29 @@ def test_a_promised_block_is_not_taken_until_the_primary_has_taken_it():
     assert made.copies["u0"].positions() == {EDGE: 3}
 
 
+def test_a_promise_is_kept_when_another_one_that_was_late_comes_after_it():
+    """A question of long ago, of a block that the primary has taken since: networks double, and hold back."""
+    made = host("b#1", ACTIVE)
+    asked = m.Back(shard="u0", since=1, firm=True, block=(EDGE, 3))
+    made.stand_ins.on_back("a#1", asked, 0, Ready())
+    for late in (replace(asked, block=(EDGE, 0)), replace(asked, block=None)):
+        made.stand_ins.on_back("a#1", late, 0, Ready())
+    made.twins.on_abreast("a#1", m.Abreast(shard="u0", since=1, to={EDGE: 3}), 0, Ready())
+    hand_over(made)
+    hand_over(made, 1)
+    assert made.copies["u0"].positions() == {EDGE: 3}
+
+
+def test_promises_of_a_twin_are_bounded_and_one_that_is_not_given_is_not_answered():
+    made = host("b#1", ACTIVE)
+    asked = m.Back(shard="u0", since=1, firm=True)
+    said = [Ready() for _ in range(SKIPS_MAX + 1)]
+    for start, ready in enumerate(said):
+        made.stand_ins.on_back("a#1", replace(asked, block=(EDGE, 3 * start)), 0, ready)
+    assert [len(ready.send) for ready in said] == [1] * SKIPS_MAX + [0]
+    assert len(made.runners["u0"].barred) == SKIPS_MAX
+
+
 def test_a_block_is_given_up_when_the_twin_has_promised_not_to_take_it_and_has_not():
     made = host("a#1", ACTIVE)
     runner, ready = made.runners["u0"], Ready()
@@ -209,7 +232,7 @@ def test_a_block_is_given_up_when_the_twin_has_promised_not_to_take_it_and_has_n
 def test_both_pass_over_what_the_record_skips_at_the_next_epoch():
     for seat in ("a#1", "b#1"):
         made = host(seat, ACTIVE)
-        made.runners["u0"].barred = (EDGE, 0)
+        made.runners["u0"].barred = frozenset({(EDGE, 0)})
         hand_over(made)
         skip, ready = Skip(EDGE, 0, 3, 0, "bad"), Ready()
         runner = made.runners["u0"]

@@ -50,6 +50,8 @@ def test_only_shards_of_one_segment_are_one_unit():
     elsewhere = Place(primary="n0#1", backup="n2#1")
     places = {"u1": elsewhere, "u3": elsewhere, "u4": replace(HERE, backup=None), "u5": replace(HERE, joining="n3#1")}
     assert together({f"u{i}": (100, MS) for i in range(6)}, places=places) == [["u0", "u2"], ["u1", "u3"]]
+    twins = dict.fromkeys(SIX.shard, replace(HERE, mode="active"))  # nothing is captured for them
+    assert together({f"u{i}": (100, MS) for i in range(6)}, places=twins) == []
 
 
 def test_shards_of_connected_operators_begin_as_one_unit():
