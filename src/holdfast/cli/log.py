@@ -6,7 +6,9 @@ Nothing is changed, and nobody is asked.
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +20,7 @@ from rich.table import Table
 from holdfast.errors import ConfigError
 from holdfast.model.block import Block
 from holdfast.model.plan import to_core, to_micros
+from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.log_reader import LogReader, logs_in
 from holdfast.runtime.net.rows import batches_of
 
@@ -63,8 +66,22 @@ def _directories(run: RunFile, node: str | None, edge: str | None) -> list[tuple
         raise ConfigError(
             f"no node {node!r} keeps its files here", hint=f"There is {', '.join(h.name for h in homes)}."
         )
+    _check_edge(run, edge)
     found = [(home.name, path) for home in homes if node in (None, home.name) for path in logs_in(home / "spill")]
     return [(name, path) for name, path in found if edge in (None, path.name)]
+
+
+def _check_edge(run: RunFile, edge: str | None) -> None:
+    """A misspelled one would look like one whose consumers keep up."""
+    try:
+        known = read_plan(run.path / "plan.json").topology.producer
+    except ConfigError:
+        return  # without the plan nobody knows
+    if edge is not None and edge not in known:
+        near = ", ".join(difflib.get_close_matches(edge, known, 3) or sorted(known)[:3])
+        raise ConfigError(
+            f"no edge is named {edge!r}", hint=f"There are {near}{' and others' if len(known) > 3 else ''}."
+        )
 
 
 def _open(run: RunFile, node: str | None, edge: str) -> LogReader:
@@ -106,7 +123,7 @@ def inspect(
             _number(one["to"]), size(one["bytes"]), moment(one["time_us"]), "; ".join(_remarks(one)),
         )  # fmt: skip
     console = table_console()
-    console.print(table if told else "There are no logs: all consumers keep up.")
+    console.print(table if told else _none(edge))
 
 
 @app.command("verify")
@@ -129,9 +146,13 @@ def verify(
         rest = "; ".join(remark for remark in _remarks(one) if not remark.startswith("damaged"))
         typer.echo(f"{one['node']} {one['edge']}: {verdict} ({one['entries']:,} entries{'; ' if rest else ''}{rest})")
     if not told and not as_json:
-        typer.echo("There are no logs: all consumers keep up.")
+        typer.echo(_none(edge))
     if any(one["damage"] for one in told):
         raise typer.Exit(1)
+
+
+def _none(edge: str | None) -> str:
+    return f"There is no log of {edge}: its consumers keep up." if edge else "There are no logs: all consumers keep up."
 
 
 def _told(name: str, path: Path, *, all_of_it: bool) -> dict[str, Any]:
@@ -181,7 +202,8 @@ def dump(
 ) -> None:
     """Print the rows of a log, from its beginning, a position or an event time on.
 
-    Blocks are printed whole. Exit code 1, after all that is whole, if the log is damaged.
+    Exit code 1, after all that is whole, if the log is damaged. With --json: decimals and times are text, and so are
+    "NaN" and "Infinity"; bytes are hexadecimal digits.
 
     Examples:  holdfast log dump talkers-0.0 --max 20
                holdfast log dump talkers-0.0 --from 120000 --json
@@ -209,14 +231,24 @@ def _print_rows(block: Block, left: int | None, as_json: bool) -> int | None:
     for batch in batches_of(block.rows):
         part = batch if left is None else batch.slice(0, left)
         for row in part.to_pylist():
-            text = (
-                json.dumps(row, default=str) if as_json else ", ".join(f"{key}={value}" for key, value in row.items())
-            )
-            typer.echo(text)
+            typer.echo(json.dumps(_plain(row)) if as_json else ", ".join(f"{key}={row[key]}" for key in row))
         left = None if left is None else left - part.num_rows
         if left == 0:
             break
     return left
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: what no number of JSON is, decimals and times as text; bytes in hexadecimal digits."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 @app.command("tail")

@@ -25,7 +25,7 @@ from .story import EventLogs, sentence
 from .tables import table_console
 
 #: Roles of copies, as nodes tell them.
-RUNS, BACKS_UP = ("primary", "yielding"), ("backup", "joining")
+RUNS, BACKS_UP = ("primary", "yielding"), ("backup", "joining", "twin")
 #: A watermark beyond this is that of a stream that has ended; one that is this far ahead of the clock is told.
 END_US, AHEAD_US = 1 << 62, 60_000_000
 #: How often `--watch` and `--follow` look again.

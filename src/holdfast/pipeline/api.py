@@ -28,6 +28,7 @@ from holdfast.pipeline.arguments import (
     join_keys,
     join_window,
     need_function,
+    need_sink_function,
     need_text,
     need_times,
     optional_function,
@@ -345,7 +346,7 @@ class Stream:
         same `batch.number` and the same rows (see `SinkBatch`). result: as with `write`.
         """
         what = f"write_arrow {name}" if name else "write_arrow"
-        need_function(function, what, "(pyarrow.Table, SinkBatch) -> None")
+        need_sink_function(function, what)
         optional_function(result, f"{what}: result", "spark -> DataFrame")
         self._end(name, write=_not_written, result=result, arrow=function)
 

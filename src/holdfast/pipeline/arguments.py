@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,6 +36,27 @@ def need_function(function: object, what: str, kind: str) -> None:
     if not callable(function):
         raise ConfigError(
             f"{what}: a function is needed", detail=f"At {caller()}: got {function!r}.", hint=f"It is {kind}."
+        )
+
+
+def need_sink_function(function: object, what: str) -> None:
+    """It is first called when there are rows. One that cannot be called as it will be would fail for ever; a coroutine
+    or a generator would do nothing, and every row would count as written."""
+    need_function(function, what, "(pyarrow.Table, SinkBatch) -> None")
+    lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    is_lazy = any(test(body) for test in lazy for body in (function, type(function).__call__))
+    why = "it is a coroutine or a generator, so calling it does nothing" if is_lazy else ""
+    try:
+        inspect.signature(function).bind(None, None)  # pyright: ignore[reportArgumentType] (it can be called)
+    except TypeError as error:
+        why = why or str(error)
+    except ValueError:  # built in, and does not say what it takes
+        pass
+    if why:
+        raise ConfigError(
+            f"{what}: the function cannot be called with (table, batch)",
+            detail=f"At {caller()}: {why}.",
+            hint="It is called as function(table, batch), and has written the rows when it returns.",
         )
 
 

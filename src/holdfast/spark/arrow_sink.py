@@ -39,6 +39,8 @@ EMPTY_S = 2.0
 LOOK_S = 0.1
 #: Edges that are fetched from at the same time.
 FETCHES = 4
+#: So many characters of what the function has raised are told; all of it is in the log of its process.
+SAID_MAX = 500
 #: Batches whose files are kept, as Spark does here; and how often older ones are removed.
 KEEP, KEEP_EVERY = 100, 20
 
@@ -147,13 +149,7 @@ class ArrowLoop:
             told = SinkBatch(run=self._plan.query, sink=self._stage.id, number=number, positions=positions)
             self._busy_since = time.monotonic()
             try:
-                self._function(table, told)
-            except Exception as error:
-                raise HoldfastError(
-                    f"stage {self._stage.id}: its function failed",
-                    detail=f"Batch {number}, {table.num_rows:,} rows: {type(error).__name__}: {error}",
-                    hint="The batch is not noted as written. It is given to the function again.",
-                ) from error
+                give(self._function, table, told)
             finally:
                 self._busy_since = None
         written = time.perf_counter()
@@ -192,6 +188,19 @@ class ArrowLoop:
             "processedRowsPerSecond": round(rows / total, 1) if total else 0.0,
             "durationMs": {what: round(1000 * span, 1) for what, span in {**spans, "triggerExecution": total}.items()},
         }
+
+
+def give(function: Callable[[pa.Table, SinkBatch], Any], table: pa.Table, told: SinkBatch) -> None:
+    """Call the user's function. Whatever it raises, `sys.exit` included, is told in one line."""
+    try:
+        function(table, told)
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())[:SAID_MAX]
+        raise HoldfastError(
+            f"stage {told.sink}: its function failed",
+            detail=f"Batch {told.number}, {table.num_rows:,} rows: {type(error).__name__}: {text}",
+            hint="The batch is not noted as written. It is given to the function again.",
+        ) from error
 
 
 def _is_over(offset: Offset) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
+from support.plans import layered_plan
 from test_cli_runs import a_run, call
 
 from holdfast.core.ready import Done, Spill
@@ -73,6 +75,32 @@ def test_rows_are_printed_from_a_position_or_an_event_time_on(home: Path, capsys
     assert len(out.splitlines()) == 3
 
 
+def test_rows_of_any_type_are_json_that_every_reader_takes(tmp_path: Path, capsys):
+    home = a_run(tmp_path)
+    odd = {
+        "d": [float("nan"), float("-inf"), 0.5],
+        "b": [b"\x00\xff", None, b""],
+        "l": [[float("inf"), None], [], None],
+        "t": pa.array([NOON_US, None, 0], pa.timestamp("us", "UTC")),
+        "c": pa.array(["1.50", None, "-2"]).cast(pa.decimal128(9, 2)),
+    }
+    rows = ArrowRows([pa.record_batch(odd)])
+    logs = EdgeLogs(home / "nodes" / "n0" / "spill", lambda done: None, lambda error: None)
+    logs.want(Spill(ticket=1, edge=Edge("talkers-0.0"), blocks=(shard_block(0, rows, 0, 0),)))
+    logs.work()
+
+    def strange(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    _, out, _ = call(capsys, "log", "dump", "talkers-0.0", str(home), "--json")
+    found = [json.loads(line, parse_constant=strange) for line in out.splitlines()]
+    assert [row["d"] for row in found] == ["NaN", "-Infinity", 0.5]
+    assert [row["b"] for row in found] == ["00ff", None, ""]
+    assert [row["l"] for row in found] == [["Infinity", None], [], None]
+    assert [row["t"] for row in found] == ["2026-01-01 12:00:00+00:00", None, "1970-01-01 00:00:00+00:00"]
+    assert [row["c"] for row in found] == ["1.50", None, "-2.00"]
+
+
 def test_the_last_entries_are_printed_and_those_that_come(home: Path, capsys):
     code, out, _ = call(capsys, "log", "tail", "talkers-0.0", str(home), "-n", "2")
     assert (code, [line.partition(":")[0] for line in out.splitlines()]) == (0, ["6 to 9", "9 to 12"])
@@ -130,6 +158,18 @@ def test_mistakes_are_one_line(home: Path, capsys, arguments: list[str], said: s
     code, _, err = call(capsys, "log", command, *rest[:1], str(home), *rest[1:])
     assert (code, len(err.splitlines())) == (2, 1)
     assert said in err
+
+
+def test_an_edge_that_no_pipeline_has_is_a_mistake_and_one_without_a_log_is_not(home: Path, capsys):
+    for command in ("inspect", "verify"):
+        (home / "plan.json").unlink(missing_ok=True)
+        code, out, _ = call(capsys, "log", command, str(home), "--edge", "u0.0")
+        assert (code, out.strip()) == (0, "There is no log of u0.0: its consumers keep up.")
+        (home / "plan.json").write_bytes(msgspec.json.encode(layered_plan(shards=1, tops=0)))
+        assert call(capsys, "log", command, str(home), "--edge", "u0.0")[0] == 0
+        code, _, err = call(capsys, "log", command, str(home), "--edge", "u0.O")
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "no edge is named 'u0.O'" in err
 
 
 def test_an_edge_that_two_nodes_have_needs_a_node(home: Path, capsys):

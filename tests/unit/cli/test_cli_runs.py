@@ -261,7 +261,7 @@ def test_status_shows_loads_in_percent_of_a_core():
             },
         },
         "n1": {
-            "shards": {"u1": {"role": "joining", "load_percent": None}},
+            "shards": {"u1": {"role": "joining", "load_percent": None}, "u4": {"role": "twin"}},
             "stage_load_percent": {"s0": 140.2, "r0": 9.5},
             "stage_memory_bytes": {"s0": 512_000_000, "r0": 300_000_000},
         },
@@ -271,7 +271,7 @@ def test_status_shows_loads_in_percent_of_a_core():
     rows = [line.split("│")[1:-1] for line in console.export_text().splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
         ["n0", "1", "1", "33%", "-", "-", "1,313 ms on n2 (2 shards), 4 ms on n1 (1 shard)"],
-        ["n1", "0", "1", "-", "150%", "812 MB", "-"],
+        ["n1", "0", "2", "-", "150%", "812 MB", "-"],
     ]
     seats = {"primary": "n1#1", "backup": "n0#1", "joining": None, "epoch": 1, "mode": "passive", "stage": False}
     assert shards_of({"u1": seats}, nodes)["u1"]["backup_load_percent"] == 2.04

@@ -116,6 +116,17 @@ def backup() -> tuple[Node, Copy]:
     return node, copy
 
 
+def test_nothing_has_to_be_done_again_of_a_shard_whose_twin_runs():
+    """No capture is taken of it, so the work since the last one says nothing; and it would always look the worst."""
+    for seat in ("a#1", "b#1"):
+        made = host(seat, place(mode="active"))
+        runner = made.runners["u0"]
+        runner.copy.op.busy_ns += 5 * SECOND
+        each = next(e for e in exposures(made, SECOND) if e.unit == "u0")
+        assert each.segment == HaSegment("a", "b")
+        assert (each.load, each.replay_ns, each.paste_ns) == (0, 0, 0)
+
+
 def commit_rows(node: Node, shard: str, count: int) -> None:
     """As a stage would: so many more elements are here, and not consumed by the image."""
     copy = node.host.copies[shard]

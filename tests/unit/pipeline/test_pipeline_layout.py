@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -420,6 +421,40 @@ def test_what_an_arrow_sink_cannot_do_is_said():
         lay_out(p)
     with pytest.raises(ConfigError, match="write_arrow"):
         counts(source(p, "c"), name="z").write_arrow("not a function")  # pyright: ignore[reportArgumentType]
+
+
+async def later(table, batch): ...
+
+
+def yielding(table, batch):
+    yield table
+
+
+class AsyncSink:
+    async def __call__(self, table, batch): ...
+
+
+def given_one(table): ...
+
+
+def given_named(table, batch, *, more): ...
+
+
+@pytest.mark.parametrize("function", [later, yielding, AsyncSink(), partial(later, batch=None), given_one, given_named])
+def test_a_function_that_would_never_write_a_row_or_cannot_be_called_is_refused_as_an_arrow_sink(function):
+    with pytest.raises(ConfigError, match=r"write_arrow out: .*") as raised:
+        counts(source(hf.Pipeline("p"), "a"), name="x").write_arrow(function, name="out")
+    assert "test_pipeline_layout.py:" in raised.value.detail
+
+
+def test_functions_objects_and_built_in_functions_of_two_arguments_are_arrow_sinks():
+    class Sink:
+        def __call__(self, table, batch): ...
+
+        def keep(self, *given): ...
+
+    for function in (Sink(), Sink().keep, partial(print, "x"), print, lambda table, batch, more=1: None):
+        counts(source(hf.Pipeline("p"), "a"), name="x").write_arrow(function)
 
 
 def test_a_batch_of_an_arrow_sink_has_a_key_of_its_own_among_all_runs_and_sinks():

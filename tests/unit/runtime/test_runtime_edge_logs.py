@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.ready import Done, DropSpill, Spill
-from holdfast.errors import DamagedLogError
+from holdfast.errors import ConfigError, DamagedLogError
 from holdfast.logs import edge_log
 from holdfast.model.block import Block, Gap, shard_block
 from holdfast.model.ids import Edge
@@ -145,6 +145,83 @@ def test_a_log_without_its_index_is_whole_and_an_index_that_cannot_be_written_co
     index.rmdir()
     writer.write(blocks[3:])
     same(list(writer.reader().blocks()), blocks)
+
+
+def test_a_segment_that_cannot_be_deleted_stops_neither_its_edge_nor_the_thread_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    writer = Writer(tmp_path)
+    blocks = made(5)
+    assert writer.write(blocks[:2]).ok
+
+    def failing(path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", failing)
+        assert writer.write(blocks[:2]).ok  # again, from its beginning: the first segment should go
+        writer.drop(blocks[1].end)
+    assert writer.write(blocks[2:4]).ok
+    assert writer.write(blocks[4:]).ok
+    assert writer.reader().log.damage == ""
+    assert writer.logs.bytes < sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+
+
+def test_rows_that_the_disk_does_not_give_back_end_the_node_as_changed_ones_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A link would try again and again to send them, and nobody would take over."""
+    writer = Writer(tmp_path)
+    done = writer.write(made(1))
+
+    def failing(handle: int, buffers: list, at: int) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(DamagedLogError, match="does not hold what was written"):
+        done.kept[0].table()  # type: ignore[union-attr]
+    assert ["Input/output error" in error.detail for error in writer.damaged] == [True]
+
+
+def test_a_reader_that_follows_sees_the_next_life_of_its_node_from_the_beginning(tmp_path: Path):
+    """Its segments have the same names as those of the life before."""
+    Writer(tmp_path).write(made(3))
+    reader = LogReader(tmp_path / EDGE)
+    assert len(reader.entries()) == 3
+    other = made(2, start=7)
+    Writer(tmp_path).write(other)
+    reader.look()
+    assert reader.log.damage == ""
+    same(list(reader.blocks()), other)
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe", "device"])
+def test_what_is_not_a_file_in_the_place_of_a_segment_is_said(tmp_path: Path, what: str):
+    Writer(tmp_path).write(made(1))
+    path = tmp_path / EDGE / "00000002.log"
+    if what == "directory":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="cannot be read") as raised:
+        LogReader(tmp_path / EDGE)
+    assert str(path) in str(raised.value)
+
+
+def test_a_segment_that_the_disk_does_not_give_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Writer(tmp_path).write(made(1))
+    reader = LogReader(tmp_path / EDGE)
+
+    def failing(handle: int, length: int, at: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    for read in (lambda: list(reader.blocks()), lambda: LogReader(tmp_path / EDGE)):
+        with pytest.raises(DamagedLogError, match="cannot be read") as raised:
+            read()
+        assert "Input/output error" in raised.value.detail
 
 
 def test_damage_is_raised_behind_the_rows_that_come_before_it(tmp_path: Path):

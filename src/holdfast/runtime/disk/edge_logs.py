@@ -7,7 +7,7 @@ nothing more is written. What cannot be written is refused, with the reason, and
 it is tried again is the core's business. A segment is deleted when everything in it was acknowledged. It is kept open
 until nobody reads from it any more, so rows come back also if somebody else deletes the file. What was changed or cut
 under our hands is found by its digest: such rows go nowhere, and the node ends (`on_damage`), since other nodes have
-them too.
+them too; so it does if the disk does not give them back.
 
 Several threads work here, so that several writes are under way at once (the appendix's window of outstanding I/O), but
 never two of one edge: those are done in the order in which the core asked. What waits is bounded: one write of each
@@ -59,7 +59,7 @@ class SegmentFile:
             self._write([segment.head.encode()], 0)
             os.fdatasync(self._handle)
         except BaseException:
-            path.unlink(missing_ok=True)
+            self.delete()
             raise
 
     def append(self, blocks: list[tuple[Block, bytes, memoryview]]) -> list[LogEntry]:
@@ -108,8 +108,10 @@ class SegmentFile:
         return raw[:done]
 
     def delete(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self.path.with_suffix(INDEX).unlink(missing_ok=True)
+        """What the disk does not let go of stays until the next life: it is read no more."""
+        for path in (self.path, self.path.with_suffix(INDEX)):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -228,12 +230,16 @@ class EdgeLogs:
 
     def _read(self, file: SegmentFile, entry: LogEntry) -> memoryview:
         """On whichever thread somebody looks at them."""
-        found = parts_of(file.read(entry.offset, entry.length), entry, file.segment.identity)
-        if found is not None:
-            return found[1]
+        why = "were changed or cut"
+        try:
+            found = parts_of(file.read(entry.offset, entry.length), entry, file.segment.identity)
+            if found is not None:
+                return found[1]
+        except OSError as error:
+            why = f"cannot be read: {error.strerror or error}"
         error = DamagedLogError(
             "an output log does not hold what was written to it",
-            detail=f"{file.path}: {entry.length:,} bytes at {entry.offset:,} were changed or cut.",
+            detail=f"{file.path}: {entry.length:,} bytes at {entry.offset:,} {why}.",
             hint="The disk is failing, or somebody wrote to the file. Other nodes have the rows too.",
         )
         self._on_damage(error)

@@ -10,6 +10,7 @@ A writer that runs deletes what was acknowledged. Then the reader goes on with t
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,15 +34,37 @@ class SegmentReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle = os.open(path, os.O_RDONLY)
+        try:
+            self._handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not be waited for
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _unreadable(path, error.strerror or str(error)) from None
+        if not stat.S_ISREG(os.fstat(self._handle).st_mode):
+            self.close()
+            raise _unreadable(path, "It is not a file")
 
     def read(self, at: int, length: int) -> bytes:
         parts: list[bytes] = []
         length = min(length, self.size - at)  # a damaged length asks for anything
-        while length > 0 and (came := os.pread(self._handle, length, at)):
-            parts.append(came)
-            at, length = at + len(came), length - len(came)
+        try:
+            while length > 0 and (came := os.pread(self._handle, length, at)):
+                parts.append(came)
+                at, length = at + len(came), length - len(came)
+        except OSError as error:
+            raise DamagedLogError(
+                "an output log cannot be read",
+                detail=f"{self.path}, at byte {at:,}: {error.strerror or error}.",
+                hint="The disk is failing. Other nodes have the rows too.",
+            ) from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def is_replaced(self) -> bool:
+        """Is another file under this name? A node that is started again begins with the first number."""
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._handle))
+        except OSError:
+            return False  # deleted: what is open can still be read
 
     @property
     def size(self) -> int:
@@ -76,7 +99,7 @@ class LogReader:
                 self._look(all_of_it)
                 return
             except FileNotFoundError:
-                continue  # a segment was acknowledged and deleted between the list of files and a look at it
+                continue  # a segment was deleted, or replaced, between the list of files and a look at it
         raise DamagedLogError(
             "an output log cannot be read",
             detail=f"{self.directory}: its files vanish while they are looked at.",
@@ -85,12 +108,14 @@ class LogReader:
 
     def _look(self, all_of_it: bool) -> None:
         paths = {int(path.stem): path for path in self.directory.glob(f"*{LOG}") if path.stem.isdigit()}
-        for number in [number for number in self._segments if number not in paths]:
+        for number in [n for n, segment in self._segments.items() if n not in paths or segment.is_replaced()]:
             self._segments.pop(number).close()
         for number, path in sorted(paths.items()):
             if number not in self._segments:
                 self._segments[number] = SegmentReader(path)
         surveys = [(number, one.survey(all_of_it=all_of_it)) for number, one in sorted(self._segments.items())]
+        if any(segment.is_replaced() for segment in self._segments.values()):
+            raise FileNotFoundError  # an index was not that of its segment
         self.log = put_together(surveys)
 
     @property
@@ -136,6 +161,10 @@ class LogReader:
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
+
+
+def _unreadable(path: Path, why: str) -> ConfigError:
+    return ConfigError("an output log cannot be read", detail=f"{path}: {why}.", hint="Is it yours to read?")
 
 
 def logs_in(directory: Path) -> list[Path]:

@@ -92,7 +92,8 @@ def _recovery(node: Node, now_ns: int) -> dict[str, Any]:
 
 
 def _costs(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
-    """Of a shard that runs here: what its recovery would take, and what its captures cost, estimated and measured."""
+    """Of a shard that runs here: what its recovery would take, and what its captures cost, estimated and measured. One
+    with a twin is not captured."""
     runner = node.host.runners.get(shard)
     guard = images_of(runner) if runner else None
     if guard is None or guard.place.backup is None or guard.place.twin:
