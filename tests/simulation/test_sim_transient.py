@@ -7,7 +7,13 @@ from random import Random
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.sim.simulation import Simulation
+from holdfast.model.config import Config
+from holdfast.model.ids import Name
+from holdfast.model.notes import StandsIn
+from holdfast.model.protection import Protection
+from holdfast.model.topology import layered
+from holdfast.sim.faults import Fault
+from holdfast.sim.simulation import Setup, Simulation
 from holdfast.sim.spells import Spell, poisson, regular, share
 from holdfast.sim.swarm import transient
 
@@ -35,3 +41,24 @@ def test_spells_as_long_as_the_time_between_them_are_refused(every_s: float, for
 @pytest.mark.parametrize("seed", range(60))
 def test_no_row_is_lost_or_doubled_while_nodes_come_and_go(seed: int):
     assert Simulation(transient(seed)).run().violation == ""
+
+
+def test_a_slow_node_that_says_so_is_stood_in_for_before_any_heartbeat_is_missing():
+    """With the benchmark detector. By misses alone nobody notices a node that is only slow."""
+
+    def stands_in(detector: str) -> bool:
+        slow = Fault(kind="slow", node=Name("n1"), at_ms=600, for_ms=400, value=2.0)
+        setup = Setup(
+            seed=5,
+            nodes=4,
+            topology=layered(stages=1, shards=3, tops=2, placed=True),
+            config=Config(detector=detector, misses_max=6, protection=Protection(mode="hybrid")),
+            faults=(slow,),
+        )
+        run, words = Simulation(setup), []
+        run.world.notices.append(lambda at_ns, source, notes: words.extend(n.word for n in notes))
+        assert run.run().violation == ""
+        return StandsIn.word in words
+
+    assert stands_in("benchmark")
+    assert not stands_in("misses")

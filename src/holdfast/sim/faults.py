@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.ready import Received
+from holdfast.core.ready import Benchmarked, Received
 from holdfast.core.roles import State
 from holdfast.core.witness import has_witness
 from holdfast.errors import ConfigError
@@ -214,6 +214,9 @@ class Injector:
         if process is not None:
             process.slow = max(1, int(fault.value))
             self.world.call(fault.for_ms * MS, lambda: setattr(process, "slow", 1))
+            if self.world.config.detector == "benchmark":
+                self.world.feed_if_awake(process, Benchmarked(slow=True))
+                self.world.call(fault.for_ms * MS, lambda: self.world.feed_if_alive(process, Benchmarked(slow=False)))
 
     def _swap(self, fault: Fault) -> None:
         """Pages come back in moments that nobody chose; no clock stops meanwhile."""
