@@ -21,6 +21,7 @@ from holdfast.pipeline.gaps import all_gaps
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
+from .stalls import stalls_view
 from .story import EventLogs, sentence
 from .tables import table_console
 
@@ -35,6 +36,9 @@ LOOK_S = 1.0
 def status(
     run: RunArgument = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep looking, once a second, until Ctrl-C.")] = False,
+    stalls: Annotated[
+        bool, typer.Option("--stalls", help="Instead: how often nodes had no CPU since they came up, and for how long.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Who runs what: members, shards with primary and backup, stages, queues.
@@ -42,8 +46,18 @@ def status(
     Examples:  holdfast status
                holdfast status holdfast-run/netmon --watch
                holdfast status --json | jq .shards
+               holdfast status --stalls
     """
     found = find_run(run)
+    if stalls:
+        told = found.ask_all("stalls")
+        if not told:
+            found.ask("stalls")  # says why nobody answers
+        if as_json:
+            say(told)
+        else:
+            table_console().print(stalls_view(found.pipeline, told))
+        return
     if as_json:
         say(cluster_status(found))
         return

@@ -24,8 +24,8 @@ FAR = 10
 
 class Detector:
     __slots__ = (
-        "alarms", "config", "false_alarms", "lives", "monitor", "name", "near", "peers", "stalled", "ticked_ns",
-        "ticks", "unheard", "watched", "watched_life",
+        "alarms", "causes", "config", "false_alarms", "false_by", "lives", "monitor", "name", "near", "peers", "slow",
+        "stalled", "ticked_ns", "ticks", "unheard", "watched", "watched_life",
     )  # fmt: skip
 
     def __init__(self, name: Name, config: Config) -> None:
@@ -42,9 +42,14 @@ class Detector:
         self.lives: dict[Name, int] = {}
         #: For how long the loop of each stood still when it was last heard.
         self.stalled: dict[Name, int] = {}
+        #: Those that said of themselves that they are slow when they were last heard.
+        self.slow: dict[Name, None] = {}
         #: Alarms that are open, and how many of each level were false: the peer was heard again, in the same life.
         self.alarms: dict[Name, Level] = {}
         self.false_alarms = {Level.YELLOW: 0, Level.RED: 0}
+        #: By what raised each that is open; and how many were false by what raised them.
+        self.causes: dict[Name, str] = {}
+        self.false_by: dict[str, int] = {}
         #: Members that this one had not heard for too long at its last tick.
         self.unheard: tuple[Name, ...] = ()
         self.ticked_ns = 0
@@ -56,7 +61,7 @@ class Detector:
         if self.name not in record.members or len(ring) < 2:
             self.monitor = self.watched = None
             self.near, self.peers, self.lives, self.unheard = frozenset(), {}, {}, ()
-            self.alarms, self.stalled = {}, {}
+            self.alarms, self.stalled, self.slow = {}, {}, {}
             return
         at = ring.index(self.name)
         self.monitor, self.watched = ring[(at + 1) % len(ring)], ring[at - 1]
@@ -71,6 +76,7 @@ class Detector:
         same = {name for name, life in self.lives.items() if before.get(name) == life}
         self.alarms = {name: level for name, level in self.alarms.items() if name in same}
         self.stalled = {name: stalled_ns for name, stalled_ns in self.stalled.items() if name in same}
+        self.slow = {name: None for name in self.slow if name in same}
         for name, judge in self.peers.items():
             judge.expect(self._interval(name), now_ns)
 
@@ -80,16 +86,22 @@ class Detector:
     def _judge(self, name: Name, now_ns: int) -> Judge:
         return METHODS[self.config.detector](self._interval(name), self.config.misses_max, now_ns)
 
-    def on_heartbeat(self, name: Name, now_ns: int, stalled_ns: int = 0) -> None:
-        """A peer lives; perhaps it says that its loop stands still, which is suspicious and no more."""
+    def on_heartbeat(self, name: Name, now_ns: int, stalled_ns: int = 0, slow: bool = False) -> None:
+        """A peer lives; perhaps it says that its loop stands still, or that it is slow: suspicious and no more."""
         judge = self.peers.get(name)
         if judge is None:
             return
         before = self.alarms.pop(name, Level.GREEN)
         judge.on_heard(now_ns)
         self.stalled[name] = stalled_ns
+        if slow:
+            self.slow[name] = None
+        else:
+            self.slow.pop(name, None)
         if before is not Level.GREEN and self.level(name, now_ns) is Level.GREEN:
             self.false_alarms[before] += 1
+            cause = self.causes.pop(name, self.config.detector)
+            self.false_by[cause] = self.false_by.get(cause, 0) + 1
         elif before is not Level.GREEN:
             self.alarms[name] = Level.YELLOW
 
@@ -110,6 +122,8 @@ class Detector:
         for name in self.peers:
             level = self.level(name, now_ns)
             if level > self.alarms.get(name, Level.GREEN):
+                if name not in self.alarms:
+                    self.causes[name] = self._cause(name, now_ns)
                 self.alarms[name] = level
         self.unheard = tuple(name for name, judge in self.peers.items() if judge.level(now_ns) is Level.RED)
         if self.watched is None or self.watched not in self.unheard:
@@ -125,5 +139,14 @@ class Detector:
         judge = self.peers.get(peer)
         if judge is None:
             return Level.GREEN
-        stalls = self.stalled.get(peer, 0) > self.config.heartbeat_ns * 3 // 2
-        return max(judge.level(now_ns), Level.YELLOW if stalls else Level.GREEN)
+        says_so = self._stalls(peer) or peer in self.slow
+        return max(judge.level(now_ns), Level.YELLOW if says_so else Level.GREEN)
+
+    def _stalls(self, peer: Name) -> bool:
+        return self.stalled.get(peer, 0) > self.config.heartbeat_ns * 3 // 2
+
+    def _cause(self, peer: Name, now_ns: int) -> str:
+        """What says that a peer is suspicious: the way its silence is judged, or itself."""
+        if self.peers[peer].level(now_ns) is not Level.GREEN:
+            return "misses" if self.config.detector == "benchmark" else self.config.detector
+        return "stalled" if self._stalls(peer) else "benchmark"

@@ -23,6 +23,7 @@ from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
     Again,
+    Benchmarked,
     ChildDied,
     Done,
     Idle,
@@ -86,6 +87,8 @@ class Node:
         #: The record for which there is nothing more to plan, until something is reported.
         self.planned: Record | None = None
         self.detector = Detector(name, config)
+        #: By its own benchmark.
+        self.slow = False
         self.host = Host(self.seat, topology, config, factory)
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
@@ -149,7 +152,7 @@ class Node:
 
     def step(
         self,
-        event: Received | Tick | Idle | Done | ChildDied | StageBusy | StandbyReady | Unreachable | Left,
+        event: Received | Tick | Idle | Done | ChildDied | StageBusy | StandbyReady | Unreachable | Left | Benchmarked,
         now_ns: int,
     ) -> Ready:
         ready = Ready()
@@ -170,6 +173,8 @@ class Node:
             self._work(event.budget_ns, now_ns, ready, idle=True)
         elif isinstance(event, Left):
             self.host.on_left(event, now_ns, ready)
+        elif isinstance(event, Benchmarked):
+            self._on_benchmarked(event, ready)
         elif isinstance(event, Unreachable):
             self._on_unreachable(event, now_ns, ready)
         elif isinstance(event, Done):
@@ -206,11 +211,20 @@ class Node:
     def _jitter(self) -> int:
         return self.rng.randrange(self.config.heartbeat_ns * 2)
 
+    def _heartbeat(self) -> m.Heartbeat:
+        return m.Heartbeat(life=self.life, version=self.record.version, slow=self.slow)
+
+    def _on_benchmarked(self, event: Benchmarked, ready: Ready) -> None:
+        """Whoever exchanges anything with this node hears of it at once, not with the next tick."""
+        self.slow = event.slow
+        heartbeat = self._heartbeat()
+        ready.send.extend((name, heartbeat) for name in sorted(self.detector.near))
+
     def _on_tick(self, now_ns: int, ready: Ready) -> None:
         self.loads.on_tick(self.election.coordinator, now_ns, ready)
         detector = self.detector
         suspect = detector.on_tick(now_ns)
-        heartbeat = m.Heartbeat(life=self.life, version=self.record.version)
+        heartbeat = self._heartbeat()
         ready.send.extend((name, heartbeat) for name in detector.hearers())
         self.host.stand_ins.tell(detector.missed(now_ns), now_ns, ready)
         if suspect is not None:
@@ -369,7 +383,7 @@ class Node:
 
     def on_heartbeat(self, source: Address, message: m.Heartbeat, now_ns: int, ready: Ready) -> None:
         name = name_of(source)
-        self.detector.on_heartbeat(name, now_ns, message.stalled_ns)
+        self.detector.on_heartbeat(name, now_ns, message.stalled_ns, message.slow)
         self.election.on_contact(name, now_ns)
         if message.version < self.record.version:
             ready.send.append((name, m.Push(record=self.record)))

@@ -53,6 +53,12 @@ class Idle(msgspec.Struct, frozen=True, array_like=True):
     budget_ns: int
 
 
+class Benchmarked(msgspec.Struct, frozen=True, array_like=True):
+    """This node has become slow by its own benchmark, or is not any more (hybrid-ha §IV-A)."""
+
+    slow: bool
+
+
 class Again(msgspec.Struct, frozen=True, array_like=True):
     """The last step left something to do that nobody waits for."""
 

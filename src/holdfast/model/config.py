@@ -12,7 +12,7 @@ SECOND = 1_000 * MS
 #: Bounds of `chunk_bytes`: each image that is brought up costs a few pieces of memory on both sides.
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64, 16 << 20
 #: How the silence of a peer is judged (`core/detect/`).
-DETECTORS = ("misses", "phi")
+DETECTORS = ("misses", "phi", "benchmark")
 #: In which order captures and pastes run (`core/tasks.py`).
 SCHEDULERS = ("period", "round_robin", "whole", "min_max")
 
@@ -22,7 +22,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ns: int = 100 * MS
     #: A node is taken for dead after this many missing heartbeats.
     misses_max: int = 3
-    #: How the silence of a node is judged: by missing heartbeats, or by how unlikely it is.
+    #: How the silence of a node is judged: by missing heartbeats, or by how unlikely it is; or by misses, and by
+    #: what each node says of a benchmark of its own.
     detector: str = "misses"
     #: Two members of whom one misses the other for this long beyond `misses_max`, while the coordinator hears both, are
     #: cut from each other; what needs their link goes around it. It is over when nobody has said so for `mend_ns`.

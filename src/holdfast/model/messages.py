@@ -67,6 +67,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     version: Number
     #: I live, but for this long I have been at one thing and heard nobody (a thread beside my loop says so).
     stalled_ns: Number = 0
+    #: I live, but a standard set of elements takes me too long (detector "benchmark").
+    slow: bool = False
 
 
 class Suspect(Message, frozen=True, kw_only=True):

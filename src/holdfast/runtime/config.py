@@ -62,7 +62,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: A node is taken for dead after this many missing heartbeats. With fewer, a busy machine looks dead too easily.
     misses: int = 5
     #: How the silence of a node is judged: "misses" counts missing heartbeats, "phi" asks how unlikely it is after
-    #: those that came before, so that a network with much jitter is given more time.
+    #: those that came before, so that a network with much jitter is given more time. "benchmark" is "misses", and
+    #: each node runs a standard set of rows when its CPU is busy, and tells the others when that takes too long.
     detector: str = "misses"
     #: Two nodes of whom one misses the other for this long beyond `misses`, while the coordinator hears both, are cut
     #: from each other. What needs their link moves.

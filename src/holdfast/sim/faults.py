@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.ready import Received
+from holdfast.core.ready import Benchmarked, Received
 from holdfast.core.roles import State
 from holdfast.core.witness import has_witness
 from holdfast.errors import ConfigError
@@ -30,6 +30,8 @@ KINDS = {
     "crash-all": "everything at once",
     "stall": "the node freezes `for_ms` and wakes up; its clock stops with it unless value = 1",
     "slow": "the node's CPU and disk are `value` times slower `for_ms`",
+    "swap": "the node's memory is short `for_ms`: it freezes for a moment again and again, a share `value` of "
+    "the time in all, and its disk says twice what became of spill",
     "drift": "the node's clock runs `value` ppm fast, from now on",
     "cut": "`node` does not hear `other` `for_ms`, nor the other way round",
     "cut-one-way": "`other` does not hear `node` `for_ms`",
@@ -63,8 +65,12 @@ AT_ONCE = ("crash", "crash-stage")
 HAND_MS = (5, 60, 20, 150, 300)
 
 
+#: A node that swaps freezes once in this time.
+SWAP_MS = 40
+
+
 #: What can cost a copy, or get one removed that was only slow: two of them may take both copies of a shard.
-DISTURBING = ("crash", "crash-all", "stall", "slow", "cut", "cut-one-way", "loss", "reorder")
+DISTURBING = ("crash", "crash-all", "stall", "slow", "swap", "cut", "cut-one-way", "loss", "reorder")
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +214,16 @@ class Injector:
         if process is not None:
             process.slow = max(1, int(fault.value))
             self.world.call(fault.for_ms * MS, lambda: setattr(process, "slow", 1))
+            if self.world.config.detector == "benchmark":
+                self.world.feed_if_awake(process, Benchmarked(slow=True))
+                self.world.call(fault.for_ms * MS, lambda: self.world.feed_if_alive(process, Benchmarked(slow=False)))
+
+    def _swap(self, fault: Fault) -> None:
+        """Pages come back in moments that nobody chose; no clock stops meanwhile."""
+        frozen_ns = int(SWAP_MS * MS * fault.value)
+        for at_ms in range(0, fault.for_ms, SWAP_MS):
+            self.world.call(at_ms * MS, lambda: self.world.stall(fault.node, frozen_ns, clock_stops=False))
+        self._disk_stutter(fault)
 
     def _drift(self, fault: Fault) -> None:
         process = self.world.processes.get(fault.node)

@@ -16,6 +16,7 @@ from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
 from holdfast.sim.sink import Look
+from holdfast.sim.spells import poisson, regular
 
 #: Kinds a schedule may draw; what a crash leaves behind is brought back by a restart drawn with it.
 SWARM = (
@@ -133,6 +134,37 @@ def standing_in(setup: Setup) -> Setup:
     modes = dict.fromkeys(some, "hybrid") | setup.modes
     config = replace(setup.config, misses_max=rng.choice((3, 3, 6)))
     return replace(setup, modes=modes, config=config, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
+
+
+#: A kind of transient failure, and what `Fault.value` is for it: what a hog leaves of a CPU, a share of the time.
+TRANSIENT = {"stall": (1.0,), "slow": (5.0, 20.0, 50.0), "swap": (0.3, 0.6, 0.9), "disk-stutter": (0.0,)}
+
+
+def transient(seed: int) -> Setup:
+    """Operators in every mode, on nodes that are unavailable again and again for a moment and never for good: CPU taken
+    by others, freezes, swapping, a slow disk, at regular or Poisson times (hybrid-ha §V-A)."""
+    rng = Random(f"transient {seed}")
+    setup = replace(swarm_setup(seed, nodes=rng.choice((3, 4, 5)), kinds=("idle",)), faults=(), spares=0)
+    operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
+    faults: list[Fault] = []
+    for number in rng.sample(range(setup.nodes), rng.choice((1, 2))):
+        kind = rng.choice(("stall", "stall", *TRANSIENT))
+        for_s = rng.choice((0.15, 0.3, 0.6))
+        until_s, every_s = setup.safety_ms / 1e3, for_s / rng.choice((0.1, 0.2, 0.4))
+        spells = regular(every_s, for_s, until_s) if rng.random() < 0.5 else poisson(every_s, for_s, until_s, rng)
+        for spell in spells:
+            at_ms, for_ms = int(spell.at_s * 1e3), max(1, int(spell.for_s * 1e3))
+            value = rng.choice(TRANSIENT[kind])
+            faults.append(Fault(kind=kind, node=Name(f"n{number}"), at_ms=at_ms, for_ms=for_ms, value=value))
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        mode, at_ms = rng.choice(sorted(MODES)), rng.randrange(100, setup.safety_ms)
+        faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
+    return replace(
+        setup,
+        modes={operator: rng.choice(("hybrid", "hybrid", *sorted(MODES))) for operator in operators},
+        config=replace(setup.config, misses_max=rng.choice((3, 6, 20))),
+        faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
+    )
 
 
 def chopped(setup: Setup) -> Setup:

@@ -161,3 +161,39 @@ def test_a_peer_that_becomes_a_neighbour_gets_time_to_know_it():
     made.on_tick(900 * MS)
     made.on_record(ring, 900 * MS, frozenset("c"))
     assert made.level("c", 1_000 * MS) is Level.GREEN
+
+
+def test_a_peer_that_is_slow_by_its_own_benchmark_is_suspicious_and_no_more():
+    made = detector(Config(detector="benchmark"))
+    made.on_tick(100 * MS)
+    made.on_heartbeat("b", 110 * MS, slow=True)
+    assert made.on_tick(200 * MS) is None
+    assert made.level("b", 200 * MS) is Level.YELLOW
+    made.on_heartbeat("b", 210 * MS)
+    assert made.level("b", 210 * MS) is Level.GREEN
+    assert made.false_by == {"benchmark": 1}
+
+
+@pytest.mark.parametrize(("method", "cause"), [("misses", "misses"), ("phi", "phi"), ("benchmark", "misses")])
+def test_false_alarms_are_counted_by_what_raised_them(method: str, cause: str):
+    made = detector(Config(detector=method))
+    for beat in range(1, 4):
+        made.on_tick(beat * 100 * MS)
+        made.on_heartbeat("b", beat * 100 * MS)
+        made.on_heartbeat("a", beat * 100 * MS)
+    for at in (400, 500):
+        made.on_tick(at * MS)
+        made.on_heartbeat("a", at * MS)
+    made.on_heartbeat("b", 510 * MS)
+    made.on_heartbeat("b", 520 * MS, stalled_ns=400 * MS)
+    made.on_tick(600 * MS)
+    made.on_heartbeat("b", 610 * MS)
+    assert made.false_by == {cause: 1, "stalled": 1}
+    assert sum(made.false_alarms.values()) == 2
+
+
+def test_what_a_peer_said_in_an_earlier_life_is_forgotten():
+    made = detector(Config(detector="benchmark"))
+    made.on_heartbeat("b", 10 * MS, slow=True)
+    made.on_record(Record(version=2, term=0, members={"a": 1, "b": 3, "c": 1}, places={}), 20 * MS)
+    assert made.level("b", 20 * MS) is Level.GREEN

@@ -10,7 +10,8 @@ from holdfast.core.detect.judge import Judge, Level
 from holdfast.core.detect.misses import Misses
 from holdfast.core.detect.phi import PhiAccrual
 
-#: By the name that `Config.detector` has for it (`model/config.py` knows the names).
-METHODS: dict[str, type[Misses | PhiAccrual]] = {"misses": Misses, "phi": PhiAccrual}
+#: How silence is judged, by the name that `Config.detector` has for it (`model/config.py` knows the names). A node that
+#: runs the benchmark says itself that it is slow; one that is frozen cannot, so its silence is counted beside that.
+METHODS: dict[str, type[Misses | PhiAccrual]] = {"misses": Misses, "phi": PhiAccrual, "benchmark": Misses}
 
 __all__ = ["METHODS", "Judge", "Level", "Misses", "PhiAccrual"]

@@ -2,6 +2,7 @@
 
 ping      who is there                       drain {name}       move everything away from a node
 status    what it runs and holds             finish             stages read to the end, close all windows, and end
+stalls    how often this node and its machine had no CPU, and for how long
 record    the placement record               stop               end this node ({"all": true}: every one)
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
@@ -56,7 +57,7 @@ class Actions:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences", "commits")
+        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences", "commits", "stalls")
         doing = (
             "drain",
             "finish",
@@ -111,6 +112,10 @@ class Actions:
         found["waits_for"] = process.waits_for
         found["pid"] = os.getpid()
         return found
+
+    def stalls(self, body: dict) -> dict:
+        """What the sampler has seen since the node came up; nothing before that."""
+        return self.process.watches.told() if self.process.watches else {}
 
     def record(self, body: dict) -> bytes:
         """The placement record, as msgpack."""

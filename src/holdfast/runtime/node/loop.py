@@ -109,6 +109,11 @@ class MachineLoop:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def thread_id(self) -> int:
+        """Of the thread that steps, as the system knows it; once it was started."""
+        return self._threads[0].native_id or 0
+
     def received(self, source: Address, message: m.Message) -> None:
         with self._wanted:
             if message.heavy:

@@ -57,6 +57,7 @@ from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.past import Past
 from holdfast.runtime.node.pulse import Pulse
+from holdfast.runtime.node.sampler import Watches
 from holdfast.runtime.node.scarce import Descriptors, last_words
 from holdfast.runtime.node.status import figures, unheard, unheard_text, waiting, waiting_text
 from holdfast.runtime.node.story import Story
@@ -99,6 +100,7 @@ class NodeProcess:
         self.letters: LetterStore | None = None
         self.checkpoints: CheckpointStore | None = None
         self.pulse: Pulse | None = None
+        self.watches: Watches | None = None
         self.story = Story(self.events, self._silent_for_s)
         self.invariants = Invariants()
         self.past = Past(self.name, self.home)
@@ -256,6 +258,7 @@ class NodeProcess:
         )  # fmt: skip
         self.loop.start(first)
         self.pulse.start()
+        self.watches = Watches(config.detector, plan, self.loop)
         self.spill.start(self.done)
         threading.Thread(target=self._write_letters, name="dead letters", daemon=True).start()
         self.server.open.set()
@@ -308,7 +311,7 @@ class NodeProcess:
 
     def close(self) -> None:
         """In an order in which nobody waits for anybody who is gone."""
-        for part in (self.children, self.pulse):
+        for part in (self.children, self.pulse, self.watches):
             if part is not None:
                 part.close()
         if self.loop is not None:

@@ -31,6 +31,7 @@ def status(node: Node, now_ns: int) -> dict[str, Any]:
         "draining": list(record.draining),
         "degraded": record.unprotected(),
         "false_alarms": {level.name.lower(): count for level, count in node.detector.false_alarms.items()},
+        "false_by": {"detector": node.config.detector, **node.detector.false_by},
         "cuts": [list(pair) for pair in node.links.cuts()],
         "lost": [a for a, p in record.places.items() if p.primary is None and not p.is_stage],
         "places": {

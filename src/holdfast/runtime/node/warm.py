@@ -75,7 +75,7 @@ def _use(spec: ShardSpec, plan: Plan, operator: OperatorPlan) -> None:
     for turn in range(2):
         for edge, index in primary._inputs.items():
             schema = read_schema(operator.inputs[index].schema)
-            primary.step(edge, ArrowRows([_batch(schema, turn)]), 0)
+            primary.step(edge, ArrowRows([sample_rows(schema, turn)]), 0)
         image.paste(_sent(primary.delta(1 << 20)[0]))
         image.paste(StateChunk(primary.chunk(START, 1 << 20)[0].raw))
     edge = next(iter(primary._inputs))
@@ -89,7 +89,7 @@ def _sent(state: object) -> OperatorState:
     return OperatorState(StateCapture.from_bytes(state.capture.to_bytes()))
 
 
-def _batch(schema: pa.Schema, turn: int) -> pa.RecordBatch:
+def sample_rows(schema: pa.Schema, turn: int) -> pa.RecordBatch:
     """Rows of a schema: one with values, one with nulls, one with long values, like those that come over the wire."""
     arrays = [pa.array(_values(field, turn), field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(f.name, f.type) for f in schema]))
