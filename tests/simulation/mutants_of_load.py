@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from mutants import Patch, mutant
 
-from holdfast.core import placement
+from holdfast.core import balance, placement
 from holdfast.core.gauge import Gauge
 from holdfast.core.load import LoadWatch
 
 
 @mutant
 def backups_are_moved_for_any_difference() -> list[Patch]:
-    right = placement._balance
+    right = balance.balance
 
-    def balance(made):
+    def too_often(made):
         made.config = type(made.config)(imbalance_ns=1)
         right(made)
 
-    return [(placement, "_balance", balance), (placement, "NOISE", 1 << 40)]
+    return [(placement, "balance", too_often), (balance, "NOISE", 1 << 40)]
 
 
 @mutant

@@ -32,7 +32,7 @@ from holdfast.model.ids import Asset, Name, ledger_of, name_of
 from holdfast.model.parts import GAPS, CommitRecord, LedgerPage
 from holdfast.model.plan import Plan
 from holdfast.model.protection import MODES
-from holdfast.model.record import Place, Record, first_record
+from holdfast.model.record import Place, Record
 from holdfast.pipeline.origins import FROM, read_origins
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import Journal, write_whole
@@ -249,13 +249,14 @@ def check_kept(plan: Plan, settings: dict[str, Any], *, has_disks: bool) -> None
 
 
 def _core(settings: dict[str, Any]) -> Config:
-    given = {**settings, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}
+    endpoints = dict.fromkeys(["n0", *settings.get("domains", {})], "grpc://127.0.0.1:1")
+    given = {**settings, "name": "n0", "dir": ".", "endpoints": endpoints}
     return make_config(given, "--resume").core()
 
 
 def _first_record(plan: Plan, names: tuple[Name, ...], settings: dict[str, Any]) -> Record:
     """As the nodes made it, if none of them came to write a later one."""
-    return first_record(plan.topology, names, own=plan.protections(_core(settings).protection))
+    return plan.first_record(names, _core(settings))
 
 
 def first_journals(

@@ -73,6 +73,9 @@ def run_command(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
+    recover_in: Annotated[
+        str, typer.Option("--recover-in", metavar="TIME", help="How long a recovery may take once decided: '300 ms'.")
+    ] = "",
     sla: Annotated[
         str | None,
         typer.Option(help="Uptime wanted (99.99%): measure, choose settings, apply them; again after changes."),
@@ -88,6 +91,7 @@ def run_command(
     Examples:  holdfast run netmon.py --nodes 4
                holdfast run netmon.py --master spark://127.0.0.1:7077 --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
+               holdfast run netmon.py --recover-in "300 ms"
                holdfast run netmon.py --explain
                holdfast run netmon.py --store file:///mnt/shared/netmon
                holdfast run holdfast-run/netmon          (goes on with a run that was stopped, or died)
@@ -103,6 +107,7 @@ def run_command(
         standby=standby,
         restart_s=None if restart < 0 else restart,
         store=store,
+        recover_in=recover_in,
         settings=tuple(setting or ()),
     )
     console = Console(stderr=True)

@@ -55,6 +55,8 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     restart_s: float | None = 3.0
     #: URL of a store that outlives all nodes.
     store: str = ""
+    #: How long a recovery may take once it is decided; empty: as long as it takes.
+    recover_in: str = ""
     #: Further settings of every node, as TOML: `heartbeat = "50 ms"`. They win over the flags above.
     settings: tuple[str, ...] = ()
 
@@ -313,6 +315,8 @@ def node_settings(options: RunOptions) -> dict[str, Any]:
     found: dict[str, Any] = {"master": options.master, "standby": options.standby}
     if options.store:
         found["store"] = options.store
+    if options.recover_in:
+        found["recover_in"] = options.recover_in
     conf = dict(_pair(pair) for pair in options.conf)
     for text in options.settings:
         try:
@@ -328,7 +332,8 @@ def node_settings(options: RunOptions) -> dict[str, Any]:
         found["network_model"] = str(Path(found["network_model"]).resolve())  # nodes start elsewhere
     if isinstance(found.get("conf", {}), dict):
         found["conf"] = conf | found.get("conf", {})
-    make_config({**found, "name": "n0", "dir": ".", "endpoints": {"n0": "grpc://127.0.0.1:1"}}, "--set")
+    endpoints = dict.fromkeys([f"n{i}" for i in range(max(1, options.nodes))], "grpc://127.0.0.1:1")
+    make_config({**found, "name": "n0", "dir": ".", "endpoints": endpoints}, "--set")
     return found
 
 

@@ -16,6 +16,8 @@ call for the next move), and what a node does beside its operators. For that, an
 from __future__ import annotations
 
 from holdfast.core.agenda import images_of
+from holdfast.core.assign import Reassign, dynamic
+from holdfast.core.epoch import Epoch, Exposed
 from holdfast.core.gauge import Gauge
 from holdfast.core.host import Host
 from holdfast.core.ready import Ready, StageBusy
@@ -35,7 +37,10 @@ MEMORY_NS, GIGABYTE = 100 * MS, 10**9
 class LoadView:
     """Loads as the coordinator knows them: of what runs (shards, stages) and of images."""
 
-    __slots__ = ("captures", "drivers", "images", "may_move", "memory", "running", "standbys", "units", "up")
+    __slots__ = (
+        "captures", "drivers", "epoch", "images", "may_move", "memory", "reassign", "running", "standbys", "units",
+        "up",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.running: dict[Asset, int] = {}
@@ -52,6 +57,9 @@ class LoadView:
         self.drivers: dict[Seat, bool] = {}
         #: May a backup be moved now, only for balance?
         self.may_move = False
+        #: What the last epoch has come to: units that shall have another backup; and which epoch that was.
+        self.reassign: dict[Asset, Reassign] = {}
+        self.epoch = 0
 
 
 class Scale:
@@ -93,7 +101,9 @@ def _mean(loads: list[int]) -> int:
 class LoadWatch:
     """A node's part of it: measures and tells; as coordinator also listens, and says when balance may be thought of."""
 
-    __slots__ = ("_balance_at_ns", "_look_at_ns", "_memory", "_name", "_stages", "config", "host", "view")
+    __slots__ = (
+        "_balance_at_ns", "_look_at_ns", "_memory", "_name", "_stages", "config", "epoch", "exposed", "host", "view",
+    )  # fmt: skip
 
     def __init__(self, name: Name, host: Host, config: Config) -> None:
         self.host = host
@@ -104,6 +114,9 @@ class LoadWatch:
         self._memory: dict[Asset, int] = {}
         self._look_at_ns = 0
         self._balance_at_ns = 0
+        #: Where backups are assigned by expected recovery times: this node's, and (of a coordinator) everybody's.
+        self.exposed = Exposed(host) if config.assignor == "dynamic" else None
+        self.epoch = Epoch()
 
     # --- measuring
 
@@ -111,7 +124,10 @@ class LoadWatch:
         """Called before anything else of a tick is done, so that work and time are of the same moment."""
         if coordinator != self._name:  # what it knew would be old news by the time it leads again
             self.view = LoadView()
+            self.epoch.clear()
             self._balance_at_ns = now_ns + self.config.balance_ns
+        if self.exposed is not None:
+            self.exposed.look(now_ns)
         if now_ns < self._look_at_ns:
             return
         self._look_at_ns = now_ns + self.config.load_period_ns
@@ -120,9 +136,19 @@ class LoadWatch:
                 copy.gauge.look(copy.op.busy_ns, now_ns, self.config.load_window_ns)
         running, images = self.measured()
         memory = self.memory()
-        if coordinator is None or not (running or images or memory):
+        if coordinator is None or not (running or images or memory or self.exposed):
             return
-        message = Loads(running=running, images=images, memory=memory, captures=self._captures())
+        recovery, query_ns = self.exposed.take() if self.exposed else ({}, 0)
+        cycles = self.exposed.cycles if self.exposed else 0
+        message = Loads(
+            running=running,
+            images=images,
+            memory=memory,
+            captures=self._captures(),
+            recovery=recovery,
+            query_ns=query_ns,
+            cycles=cycles,
+        )
         if coordinator == self._name:
             self.on_loads(self.host.seat, message, now_ns, ready)
         else:
@@ -161,6 +187,8 @@ class LoadWatch:
     def on_loads(self, source: Address, message: Loads, now_ns: int, ready: Ready) -> None:
         """Only the seat that the record names speaks for a copy."""
         places = self.host.record.places
+        if self.exposed is not None:
+            self.epoch.on_loads(Seat(source), message, self.host.record)
         self.view.up[Seat(source)] = bool(message.memory)
         for asset, load in message.running.items():
             if asset in places and places[asset].primary == source:
@@ -186,7 +214,20 @@ class LoadWatch:
         self.view.units = self._units() if self.view.may_move else None
         if self.view.may_move:
             self._balance_at_ns = now_ns + self.config.balance_ns
+            self._end_epoch()
         return self.view
+
+    def _end_epoch(self) -> None:
+        """If it is over: what figure 6 makes of it. What is left of the last one is forgotten."""
+        record = self.host.record
+        if self.exposed is None or not self.epoch.is_over(record):
+            return
+        shares, names = self.epoch.shares(record, self.view.images), sorted(record.members)
+        staying = [name for name in names if name not in record.draining]
+        found = dynamic(shares, staying, self.config.domains, self.epoch.queries())
+        self.view.reassign = {move.unit: move for move in found}
+        self.view.epoch += 1
+        self.epoch.clear()
 
     def _units(self) -> dict[Asset, Asset]:
         """Which shards are captured together from now on. Under `period` each is, when its own period is over."""

@@ -19,6 +19,7 @@ from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
 from holdfast.core.links import LinkWatch
 from holdfast.core.load import LoadWatch
+from holdfast.core.objective import Objective
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
 from holdfast.core.ready import (
@@ -93,6 +94,7 @@ class Node:
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
         self.loads = LoadWatch(name, self.host, config)
+        self.objective = Objective(self.host)
         self.standbys = Standbys(self.seat, config, frozenset(s.id for s in topology.stages if s.light))
         #: The highest life in which each of them has said something right.
         self.lives: dict[Name, int] = {}
@@ -242,6 +244,7 @@ class Node:
         self.links.on_tick(now_ns, ready)
         self.election.on_tick(now_ns, self._jitter(), ready)
         self.host.on_tick(now_ns, ready)
+        self.objective.look(now_ns, ready)
         self._work(TICK_BUDGETS * self.config.idle_budget_ns, now_ns, ready, idle=False)
         for ledger in self.ledgers.values():
             ledger.on_tick(ready)
@@ -298,9 +301,14 @@ class Node:
         ready.notes.append(notes.Proposed(self.name, made.version, self.election.term))
         if made.move is not None:
             move = made.move
-            loads = (move.high, move.low, move.weight)
-            told = (move.asset, move.source, move.target, made.version, loads, move.what)
+            told = (move.asset, move.source, move.target, made.version, (move.high, move.low, move.weight), move.what)
             ready.notes.append(notes.Balanced(self.name, *told))
+        for each in made.reassigned:
+            times = (each.high_ns, each.low_ns, each.unit_ns)
+            told = (each.unit, each.source, each.target, made.version, loads.epoch, times)
+            ready.notes.append(notes.Reassigned(self.name, *told))
+        if made.spread is not None:
+            ready.notes.append(notes.SpreadOut(self.name, *made.spread, made.version))
         for what, asset, source, target in made.detours:
             ready.notes.append(notes.Detoured(self.name, asset, what, source, target, made.version))
         self.election.propose(made.members, made.places, made.draining, made.protection, made.units, now_ns, ready)

@@ -25,23 +25,20 @@ its node passes over a standby whose JVM is still starting, for a node where one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import msgspec
 
+from holdfast.core.assign import Reassign
+from holdfast.core.balance import Move, balance, reassign
 from holdfast.core.detours import Detour, go_around, may_hold, strain_at
 from holdfast.core.links import NO_CUTS, LinkView
 from holdfast.core.load import LoadView, Scale
 from holdfast.model.config import Config
+from holdfast.model.domains import draw, shared
 from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
 from holdfast.model.messages import GivenUp, SkipsPassed
 from holdfast.model.protection import MODES, OnFailure, Protection
 from holdfast.model.record import Place, Record
 from holdfast.model.skips import SKIPS_MAX
-
-#: A tenth of what a node has to do is noise: smaller differences move nothing.
-NOISE = 10
 
 
 class Reports:
@@ -70,30 +67,12 @@ class Reports:
         return not any(getattr(self, name) for name in self.__slots__)
 
 
-class Move(NamedTuple):
-    """What may move for balance: the "backup of" a shard, the "standby of" a stage, or a "stage" itself."""
-
-    what: str
-    asset: Asset
-    source: Name
-    target: Name
-    #: What both have to do, and what would go from one to the other.
-    high: int
-    low: int
-    weight: int
-
-    @property
-    def highest(self) -> int:
-        """What the busier of the two would then have."""
-        return max(self.high - self.weight, self.low + self.weight)
-
-
 class Draft:
     """The next record under construction."""
 
     __slots__ = (
         "before", "config", "detours", "draining", "drivers", "links", "load", "may_move", "members", "move", "places",
-        "protection", "scale", "units", "version",
+        "protection", "reassign", "reassigned", "scale", "spread", "units", "version",
     )  # fmt: skip
 
     def __init__(self, record: Record, loads: LoadView, links: LinkView, config: Config) -> None:
@@ -115,6 +94,10 @@ class Draft:
         self.detours: list[Detour] = []
         #: What is moved for balance.
         self.move: Move | None = None
+        #: Units that shall have another backup by the last epoch; those that get one now; what goes to another domain.
+        self.reassign = loads.reassign
+        self.reassigned: list[Reassign] = []
+        self.spread: tuple[Asset, Name, Name] | None = None
 
     @property
     def changed(self) -> bool:
@@ -146,6 +129,27 @@ class Draft:
         """A member's seat for it, in its present life; a ledger sits on the name, as its disk does."""
         return disk_seat(name) if is_ledger(asset) else seat_of(name, self.members[name])
 
+    def stands(self, seat: Seat) -> bool:
+        """Is this seat a member, in this life?"""
+        name = name_of(seat)
+        return name in self.members and life_of(seat) in (0, self.members[name])
+
+    def may_run(self, seat: Seat | None) -> bool:
+        return seat is not None and self.stands(seat) and name_of(seat) not in self.leaving
+
+    def may_join(self, asset: Asset) -> bool:
+        """May its primary's node bring up one more image now? (A ledger is one small page.)"""
+        if is_ledger(asset):
+            return True
+        home = name_of(self.places[asset].primary or "")
+        busy = [a for a, p in self.places.items() if p.joining and p.primary and name_of(p.primary) == home]
+        return sum(not is_ledger(a) for a in busy) < self.config.joins_max
+
+    def shared(self, asset: Asset, name: Name) -> int:
+        """How much a copy there would share with the one that runs: what takes both at once."""
+        primary = self.places[asset].primary
+        return shared(name_of(primary), name, self.config.domains) if primary else 0
+
     def put(self, asset: Asset, **fields: object) -> None:
         place = msgspec.structs.replace(self.places[asset], **fields)
         if place != self.places[asset]:
@@ -167,7 +171,8 @@ def plan(record: Record, reports: Reports, loads: LoadView, config: Config, link
     go_around(made)
     for asset in sorted(made.places):
         _protect(made, asset, reports)
-    _balance(made)
+    reassign(made)
+    balance(made)
     return made if made.changed else None
 
 
@@ -252,7 +257,7 @@ def _join_anew(made: Draft, asset: Asset, behind: Seat) -> None:
     """One of two copies that run cannot keep up, or cannot go on: the other one goes on alone. One that is alone goes
     on at a new epoch."""
     place = made.places[asset]
-    joining = place.joining or (behind if _may_run(made, behind) else None)
+    joining = place.joining or (behind if made.may_run(behind) else None)
     if not place.twin:
         made.put(asset, epoch=place.epoch + 1)
     elif behind == place.primary:
@@ -294,8 +299,9 @@ def _lightest(
     taken = {name_of(seat) for seat in without if seat}
     more = {} if runs else _would_follow(made, asset)
     up = _have_driver(made, asset) if runs and made.config.standby and made.places[asset].is_stage else set[Name]()
+    apart = (lambda name: 0) if runs else (lambda name: made.shared(asset, name))
     free = [
-        (strain_at(made, asset, name, runs=runs), name not in up, load + more.get(name, 0), name)
+        (strain_at(made, asset, name, runs=runs), apart(name), name not in up, load + more.get(name, 0), name)
         for name, load in made.load.items()
         if name not in taken and (runs or may_hold(made, asset, name))
     ]
@@ -304,6 +310,9 @@ def _lightest(
     if not free:
         return None
     name = min(free)[-1]
+    is_shard = not made.places[asset].is_stage and not is_ledger(asset)
+    if made.config.assignor == "random_static" and is_shard and not runs:
+        name = draw(asset, [found[-1] for found in free if found[:2] == min(free)[:2]])
     made.load[name] += made.scale.weigh(asset, made.places[asset], runs=runs)
     return name
 
@@ -324,12 +333,6 @@ def _would_follow(made: Draft, asset: Asset) -> dict[Name, int]:
                 name = name_of(there.backup)
                 found[name] = found.get(name, 0) + made.scale.weigh(other, there, runs=True)
     return found
-
-
-def _stands(made: Draft, seat: Seat) -> bool:
-    """Is this seat a member, in this life?"""
-    name = name_of(seat)
-    return name in made.members and life_of(seat) in (0, made.members[name])
 
 
 def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
@@ -363,7 +366,7 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         return
     backup_stays = place.backup and name_of(place.backup) not in made.leaving
     if not backup_stays:
-        if not _may_join(made, asset):
+        if not made.may_join(asset):
             return  # its turn comes when others have joined
         name = _lightest(made, asset, without=(place.primary, place.backup), last_resort=place.backup is None)
         if name:
@@ -376,7 +379,7 @@ def _let_go_of_twin(made: Draft, asset: Asset) -> None:
     """To a mode with an image: a twin is further than any image, or not as far. It runs until somebody else has one; if
     nobody else can have one, it joins anew itself."""
     place = made.places[asset]
-    if place.joining or not _may_join(made, asset):
+    if place.joining or not made.may_join(asset):
         return
     name = _lightest(made, asset, without=(place.primary, place.backup))
     if name:
@@ -398,22 +401,13 @@ def _start_anew(made: Draft, asset: Asset, how: str) -> None:
         made.put(asset, primary=made.seat(asset, name), epoch=epoch, **{how: epoch})
 
 
-def _may_join(made: Draft, asset: Asset) -> bool:
-    """May its primary's node bring up one more image now? (A ledger is one small page.)"""
-    if is_ledger(asset):
-        return True
-    home = name_of(made.places[asset].primary or "")
-    busy = [a for a, p in made.places.items() if p.joining and p.primary and name_of(p.primary) == home]
-    return sum(not is_ledger(a) for a in busy) < made.config.joins_max
-
-
 def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
     """A stage whose node or driver is gone goes to its standby if it has one that is up, else to the lightest member.
     One that shall leave its node goes when its standby is warm; without standbys, at once."""
     place = made.places[asset]
-    standby = place.backup if _may_run(made, place.backup) else None
-    is_well = place.primary is not None and _stands(made, place.primary) and reports.downs.get(asset) != place.epoch
-    leaves = is_well and not _may_run(made, place.primary)
+    standby = place.backup if made.may_run(place.backup) else None
+    is_well = place.primary is not None and made.stands(place.primary) and reports.downs.get(asset) != place.epoch
+    leaves = is_well and not made.may_run(place.primary)
     if is_well and place.moving and standby and reports.warmed.get(asset) == (place.since, standby):
         before = None if leaves else place.primary
         made.put(asset, primary=standby, backup=before, epoch=place.epoch + 1, moving=False)
@@ -431,70 +425,3 @@ def _run_stage(made: Draft, asset: Asset, reports: Reports) -> None:
     stays = standby == now.backup
     moving = standby is not None and ((leaves and now.primary == place.primary) or (now.moving and stays))
     made.put(asset, backup=standby, moving=moving)
-
-
-def _may_run(made: Draft, seat: Seat | None) -> bool:
-    return seat is not None and _stands(made, seat) and name_of(seat) not in made.leaving
-
-
-def _balance(made: Draft) -> None:
-    """Move one backup or one stage to a member that has less to do, if that is worth it.
-
-    Whoever takes it must stay well below what the other had before. So every move makes the sum of squares of all loads
-    smaller, the moves come to an end, and to go back the loads would have to change by twice the margin. A stage that
-    moves costs a pause, a standby a while without one: for those the margin is twice as wide.
-    """
-    if not made.may_move or any(p.joining or p.moving for p in made.places.values()):
-        return
-    found = [*_moves_of_backups(made), *_moves_of_stages(made)]
-    if found:  # of the busiest node, what evens it out best
-        best = min(found, key=lambda move: (-move.high, move.highest, move.asset, move.target))
-        made.move = best
-        seat = made.seat(best.asset, best.target)
-        if best.what == "backup of":
-            made.put(best.asset, joining=seat)
-        elif best.what == "standby of":
-            made.put(best.asset, backup=seat)
-        else:
-            made.put(best.asset, moving=True)  # to its standby, when that is warm
-
-
-def _moves_of_backups(made: Draft) -> Iterator[Move]:
-    for asset, place in made.places.items():
-        if not place.is_stage and place.primary and place.backup:
-            yield from _to_lighter(made, asset, place, "backup of", made.config.imbalance_ns)
-
-
-def _moves_of_stages(made: Draft) -> Iterator[Move]:
-    margin = 2 * made.config.imbalance_ns
-    for asset, place in made.places.items():
-        if not (place.is_stage and _may_run(made, place.primary) and _may_run(made, place.backup)):
-            continue
-        yield from _to_lighter(made, asset, place, "standby of", margin)
-        source, target = name_of(place.primary or ""), name_of(place.backup or "")
-        # they change places, so each keeps a copy
-        weight = made.scale.weigh(asset, place, runs=True) - made.scale.weigh(asset, place, runs=False)
-        yield from _if_worth_it(
-            made, Move("stage", asset, source, target, made.load[source], made.load[target], weight), margin
-        )
-
-
-def _to_lighter(made: Draft, asset: Asset, place: Place, what: str, margin_ns: int) -> Iterator[Move]:
-    """A second copy, to the member that has the least to do."""
-    source = name_of(place.backup or "")
-    if source not in made.load:
-        return
-    order = sorted(made.load, key=lambda name: (made.load[name], name))
-    target = next((name for name in order if name not in (source, name_of(place.primary or ""))), source)
-    weight = made.scale.weigh(asset, place, runs=place.twin is not None)
-    yield from _if_worth_it(
-        made, Move(what, asset, source, target, made.load[source], made.load[target], weight), margin_ns
-    )
-
-
-def _if_worth_it(made: Draft, move: Move, margin_ns: int) -> Iterator[Move]:
-    runs = move.what == "stage"
-    if strain_at(made, move.asset, move.target, runs=runs) or not may_hold(made, move.asset, move.target):
-        return  # behind a link that is cut
-    if move.weight > 0 and move.high - move.low - move.weight >= max(margin_ns, move.high // NOISE):
-        yield move

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.model.ids import Name
 from holdfast.model.protection import MS, Protection
 
 SECOND = 1_000 * MS
@@ -15,6 +16,8 @@ CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64, 16 << 20
 DETECTORS = ("misses", "phi", "benchmark")
 #: In which order captures and pastes run (`core/tasks.py`).
 SCHEDULERS = ("period", "round_robin", "whole", "min_max")
+#: Who says where backups are (`core/assign.py`).
+ASSIGNORS = ("load", "dynamic", "random_static")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     balance_ns: int = 30 * SECOND
     #: Whoever takes it must stay below what its node had to do by this much, in nanoseconds of a core per second.
     imbalance_ns: int = 150 * MS
+    #: Where backups are: with who has least to do, or as expected recovery times ask for (cooperative-ha §6), or where
+    #: the lot put them.
+    assignor: str = "load"
+    #: What fails together: a label such as "zone-a/rack-1" for each node.
+    domains: dict[Name, str] = {}
+    #: A shard whose node has much more to do than that of its backup changes places with it.
+    move_primaries: bool = False
 
     def __post_init__(self) -> None:
         if self.misses_max < 1 or self.heartbeat_ns < 1:
@@ -136,6 +146,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 "backups would be moved before the coordinator knows the loads",
                 detail=f"balance_ns={self.balance_ns}, load_period_ns={self.load_period_ns}",
                 hint="Let balance_ns be more than twice load_period_ns.",
+            )
+        if self.assignor not in ASSIGNORS:
+            raise ConfigError(
+                "unknown assignor", detail=f"assignor={self.assignor!r}", hint=f"Choose {', '.join(ASSIGNORS)}."
+            )
+        empty = [name for name, label in self.domains.items() if not all(label.split("/"))]
+        if empty:
+            raise ConfigError(
+                "a failure domain has an empty part",
+                detail=f"domains[{empty[0]!r}] is {self.domains[empty[0]]!r}",
+                hint='Write labels from the large to the small, such as "zone-a/rack-1".',
             )
         if self.imbalance_ns < 1:
             raise ConfigError(

@@ -253,6 +253,11 @@ class Loads(Message, frozen=True, kw_only=True):
     memory: dict[Asset, Number] = msgspec.field(default_factory=dict)
     #: What the last capture of each shard took that runs here, in nanoseconds.
     captures: dict[Asset, Number] = msgspec.field(default_factory=dict)
+    #: Where backups are assigned by it: the mean expected recovery time of each shard since the last message, that of
+    #: the worst segment, and how many checkpoint cycles were finished here.
+    recovery: dict[Asset, Number] = msgspec.field(default_factory=dict)
+    query_ns: Number = 0
+    cycles: Number = 0
 
 
 class Drain(Message, frozen=True, kw_only=True):

@@ -44,6 +44,31 @@ class RunsBeside(Note, frozen=True):
     positions: tuple[int, ...]
 
 
+class NotInTime(Note, frozen=True):
+    """If this node failed now, a recovery would take longer than its operators allow: (shards, expected, allowed)."""
+
+    checked = False
+    told = Told(
+        "recover-in", "If {node} failed now, {backup} would take too long to recover {shards} shards: {why}.", 30
+    )
+    node: Name
+    backup: Name
+    shards: int
+    expected_ns: int
+    wanted_ns: int
+    why: str
+
+
+class InTimeAgain(Note, frozen=True):
+    checked = False
+    told = Told("recovers-in-time", "If {node} failed now, {backup} would recover {shards} shards in time again.")
+    node: Name
+    backup: Name
+    shards: int
+    expected_ns: int
+    wanted_ns: int
+
+
 class Lags(Note, frozen=True):
     """One of two copies that run cannot keep up with the other, or cannot go on: it shall join anew."""
 

@@ -1,19 +1,22 @@
 """What a step decided, one frozen struct per kind of decision: what checkers, traces, stories and counts read.
 
-A note is entered here and nowhere else (of stages, disks, the store, skips, links, modes: in `model/..._notes.py`);
-`model/note.py` says what its class has to say.
+A note is entered here and nowhere else (of stages, disks, the store, skips, links, modes, balance: in
+`model/..._notes.py`); `model/note.py` says what its class has to say.
 """
 
 from __future__ import annotations
 
+from holdfast.model.balance_notes import Balanced, Reassigned, SpreadOut  # noqa: F401
 from holdfast.model.block import Block
 from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled, SpillRefused  # noqa: F401
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F401
 from holdfast.model.mode_notes import (  # noqa: F401
     EmittedBeside,
+    InTimeAgain,
     Lags,
     ModeChanged,
+    NotInTime,
     Recovered,
     RunsBeside,
     StandsDown,
@@ -144,21 +147,6 @@ class Decided(Note, frozen=True):
     name: Name
     version: int
     term: int
-
-
-class Balanced(Note, frozen=True):
-    """Something is moved only because its node has more to do than another: (busier node, lighter node, what goes)."""
-
-    checked = True
-    told = Told("balance", "The {what} {asset} moves from {source} to {target}, which has less to do.")
-    name: Name
-    asset: Asset
-    source: Name
-    target: Name
-    version: int
-    loads: tuple[int, int, int]
-    #: "backup of" a shard, "standby of" a stage, or "stage".
-    what: str = "backup of"
 
 
 class Degraded(Note, frozen=True):

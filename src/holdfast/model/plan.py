@@ -19,8 +19,10 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
-from holdfast.model.ids import Asset, Edge, shard_edge, shard_id
+from holdfast.model.config import Config
+from holdfast.model.ids import Asset, Edge, Name, shard_edge, shard_id
 from holdfast.model.protection import Protection
+from holdfast.model.record import Record, first_record
 from holdfast.model.topology import Topology
 
 _SHIFT = 1 << 60
@@ -80,6 +82,8 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     #: What of it is kept in the store, and how often in nanoseconds; "auto" and 0: as the nodes' settings say.
     checkpoint: str = AUTO
     checkpoint_ns: int = 0
+    #: How long a recovery may take; 0: as the nodes' settings say.
+    recover_ns: int = 0
     inputs: tuple[InputPlan, ...]
     #: See `operators/build.py`, which makes the operator from it.
     settings: dict
@@ -92,7 +96,9 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
         mode = default.mode if self.mode == AUTO else self.mode
         checkpoint = default.checkpoint if self.checkpoint == AUTO else self.checkpoint
         every_ns = self.checkpoint_ns or default.checkpoint_ns
-        return msgspec.structs.replace(default, mode=mode, checkpoint=checkpoint, checkpoint_ns=every_ns)
+        recover_ns = self.recover_ns or default.recover_ns
+        change = {"mode": mode, "checkpoint": checkpoint, "checkpoint_ns": every_ns, "recover_ns": recover_ns}
+        return msgspec.structs.replace(default, **change)
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +151,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def protections(self, default: Protection) -> dict[str, Protection]:
         """How each operator is protected at the beginning: as the nodes' settings say, but for what it says itself."""
         return {operator.name: operator.protection(default) for operator in self.operators}
+
+    def first_record(self, names: tuple[Name, ...], config: Config) -> Record:
+        """The record that it starts with on these nodes."""
+        own, draws = self.protections(config.protection), config.assignor == "random_static"
+        return first_record(self.topology, names, own=own, domains=config.domains, draws=draws)
 
     def check_store(self, *, has_store: bool) -> None:
         """What is to be kept in a store needs one."""

@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError
 MS = 1_000_000
 PERIOD_NS_MIN, PERIOD_NS_MAX = 1 * MS, 3_600_000 * MS
 CHECKPOINT_NS_MIN = 10 * MS
+RECOVER_NS_MIN = 10 * MS
 
 
 class OnFailure(Enum):
@@ -84,6 +85,8 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     #: What of it is kept in the stable store, and how often.
     checkpoint: str = "none"
     checkpoint_ns: int = 10_000 * MS
+    #: A recovery shall take no longer than this, from when it is decided; 0: however long it takes.
+    recover_ns: int = 0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -99,6 +102,12 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
                 "a checkpoint interval must lie between 10 ms and an hour",
                 detail=f"It is {self.checkpoint_ns / MS:g} ms.",
                 hint="Every checkpoint costs a write to the store.",
+            )
+        if self.recover_ns and not RECOVER_NS_MIN <= self.recover_ns <= PERIOD_NS_MAX:
+            raise ConfigError(
+                "recover_in must lie between 10 ms and an hour",
+                detail=f"It is {self.recover_ns / MS:g} ms.",
+                hint="It is the time that a recovery may take once it is decided.",
             )
         if self.method not in METHODS:
             raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.model.domains import draw, farthest
 from holdfast.model.ids import Asset, Consumer, Name, Seat, asset_id, disk_seat, is_ledger, operator_of, seat_of
 from holdfast.model.protection import MODES, Protection
 from holdfast.model.ranges import Life, Number, PlaceEpoch
@@ -133,9 +134,13 @@ def first_record(
     names: tuple[Name, ...],
     protection: Protection | None = None,
     own: dict[str, Protection] | None = None,
+    domains: dict[Name, str] | None = None,
+    *,
+    draws: bool = False,
 ) -> Record:
     """The record a pipeline starts with: shards and their backups dealt out round the ring, all empty and in step.
-    Operators are protected as `protection` says, but for those that have settings of their own."""
+    Operators are protected as `protection` says, but for those that have settings of their own. A backup is as far from
+    its primary as `domains` allow; with `draws` it is where the lot puts it."""
     ring = sorted(names)
     count = len(ring)
     places: dict[Asset, Place] = {}
@@ -144,13 +149,24 @@ def first_record(
     chosen = {name: own.get(name, protection) for name in operators}
     for i, shard in enumerate(topology.shards):
         mode = chosen[operator_of(shard.id)].mode
-        shift = 1 + (i // count) % (count - 1) if count > 1 and MODES[mode].has_backup else 0
-        backup = seat_of(ring[(i + shift) % count], 1) if shift else None
-        places[shard.id] = Place(primary=seat_of(ring[i % count], 1), backup=backup, mode=mode)
+        home, backup = ring[i % count], None
+        if count > 1 and MODES[mode].has_backup:
+            found = farthest(home, _after(ring, i), domains or {})
+            turn = i // count + (i % count if domains else 0)
+            backup = draw(shard.id, found) if draws else found[turn % len(found)]
+        seat = seat_of(backup, 1) if backup else None
+        places[shard.id] = Place(primary=seat_of(home, 1), backup=seat, mode=mode)
     for i, stage in enumerate(s for s in topology.stages if not s.foreign):
         places[stage.id] = Place(primary=seat_of(ring[i % count], 1), is_stage=True)
     for i, ledger in enumerate(topology.ledgers):
-        backup = disk_seat(ring[(i + 2) % count]) if count > 1 else None
-        places[ledger] = Place(primary=disk_seat(ring[(i + 1) % count]), backup=backup)
+        home = ring[(i + 1) % count]
+        backup = disk_seat(farthest(home, _after(ring, i + 1), domains or {})[0]) if count > 1 else None
+        places[ledger] = Place(primary=disk_seat(home), backup=backup)
     members = dict.fromkeys(ring, 1)
     return Record(version=1, term=0, members=members, places=places, protection=chosen)
+
+
+def _after(ring: list[Name], i: int) -> list[Name]:
+    """Round the ring, from the one after the i-th on."""
+    at = (i + 1) % len(ring)
+    return ring[at:] + ring[:at]

@@ -32,6 +32,7 @@ from holdfast.pipeline.arguments import (
     need_text,
     need_times,
     optional_function,
+    recover_ns,
     trigger_ms,
 )
 from holdfast.pipeline.durations import Duration
@@ -281,13 +282,14 @@ class Stream:
         copies: int | None = None,
         checkpoint: str = "auto",
         checkpoint_every: Duration | None = None,
+        recover_in: Duration | None = None,
     ) -> Stream:
         """Pairs of rows with equal keys whose times fit: at most `within` apart, or in the same tumbling `window`.
 
         on: a column of both sides, or pairs (left, right), or a list of either. within=("0s", "10s"): the right row
         comes 0 to 10 s after the left one. how: "inner" or "left_outer". where: a further condition on both rows, in
         SQL. Columns of the right side whose names the left one has too come out with `right_` before them. mode,
-        copies, checkpoint, checkpoint_every: as for `agg`.
+        copies, checkpoint, checkpoint_every, recover_in: as for `agg`.
         """
         _need_stream(other, self.pipeline, "join")
         what = f"join {name}" if name else "join"
@@ -314,6 +316,7 @@ class Stream:
             mode=check_mode(mode, name, copies),
             checkpoint=check_checkpoint(checkpoint, name),
             checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
+            recover_ns=recover_ns(mode, recover_in, name),
         )
         return self._add(node)
 
@@ -396,6 +399,7 @@ class Windowed:
         copies: int | None = None,
         checkpoint: str = "auto",
         checkpoint_every: Duration | None = None,
+        recover_in: Duration | None = None,
         overflow: str = "error",
         **aggs: AggCall,
     ) -> Stream:
@@ -403,7 +407,8 @@ class Windowed:
 
         mode: what happens when a node fails. copies: how many nodes have a copy of each shard (2). checkpoint: "paged"
         keeps the state in the run's store as well, beside any mode; "none" does not; "auto": it is kept if the run has
-        a store. checkpoint_every="10 s": how often.
+        a store. checkpoint_every="10 s": how often. recover_in="300 ms": how long a recovery may take once it is
+        decided; captures are taken early enough, as far as that can be done.
         """
         stream = self.stream
         name = stream._name(name, "by_" + "_".join(self.keys) if self.keys else "all")
@@ -436,6 +441,7 @@ class Windowed:
             mode=check_mode(mode, name, copies),
             checkpoint=check_checkpoint(checkpoint, name),
             checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
+            recover_ns=recover_ns(mode, recover_in, name),
         )
         return stream._add(node)
 

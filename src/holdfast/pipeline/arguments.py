@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.model.plan import AUTO, WINDOWS_MAX
-from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PERIOD_NS_MAX
+from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PERIOD_NS_MAX, RECOVER_NS_MIN
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
@@ -220,6 +220,24 @@ def checkpoint_ns(checkpoint: str, every: Duration | None, name: str) -> int:
     if not CHECKPOINT_NS_MIN <= found <= PERIOD_NS_MAX:
         raise ConfigError(
             f"{name}: checkpoint_every must lie between 10 ms and an hour", detail=f"At {caller()}: it is {every!r}."
+        )
+    return found
+
+
+def recover_ns(mode: str, within: Duration | None, name: str) -> int:
+    """0: as the nodes' settings say."""
+    if within is None:
+        return 0
+    found = 1_000 * durations.micros(within, f"{name}: recover_in")
+    if mode == "none":
+        raise ConfigError(
+            f'{name}: recover_in is given, but mode="none" keeps no copy to recover from',
+            detail=f"At {caller()}.",
+            hint="Leave out one of them.",
+        )
+    if not RECOVER_NS_MIN <= found <= PERIOD_NS_MAX:
+        raise ConfigError(
+            f"{name}: recover_in must lie between 10 ms and an hour", detail=f"At {caller()}: it is {within!r}."
         )
     return found
 

@@ -74,6 +74,7 @@ def _operator(op: OperatorLayout, layout: Layout, outputs: dict[str, pa.Schema])
         "ids": [f"{op.name}-0" if op.shards == 1 else f"{op.name}-0..{op.shards - 1}"],
         "mode": node.mode,
         "checkpoint": node.checkpoint,
+        "recover_in": durations.text(node.recover_ns // 1_000) if node.recover_ns else "",
         "checkpoint_every": durations.text(node.checkpoint_ns // 1_000) if node.checkpoint_ns else "",
         "inputs": [
             {
@@ -154,7 +155,8 @@ def _operator_lines(op: dict[str, Any]) -> list[str]:
     lines = [f"operator {op['name']}: {op['what']}"]
     every = f" every {op['checkpoint_every']}" if op["checkpoint_every"] else ""
     kept = f", checkpoint {op['checkpoint']}{every}" if every or op["checkpoint"] != AUTO else ""
-    lines.append(f"  {op['shards']} shards {', '.join(op['ids'])}, mode {op['mode']}{kept}")
+    bound = f", recovered in {op['recover_in']}" if op["recover_in"] else ""
+    lines.append(f"  {op['shards']} shards {', '.join(op['ids'])}, mode {op['mode']}{kept}{bound}")
     for given in op["inputs"]:
         way = "directly, shard to shard" if given["direct"] else "from Spark"
         by = f", cut by {', '.join(given['by'])}" if given["by"] else ""

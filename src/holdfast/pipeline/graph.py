@@ -96,6 +96,8 @@ class Stateful(GraphNode):
     #: What of it is kept in the store, and how often in nanoseconds (0: as the nodes' settings say).
     checkpoint: str
     checkpoint_ns: int
+    #: How long a recovery may take, in nanoseconds (0: as the nodes' settings say).
+    recover_ns: int = 0
 
     @property
     def label(self) -> str:

@@ -153,6 +153,7 @@ class Planner:
             mode=node.mode,
             checkpoint=node.checkpoint,
             checkpoint_ns=node.checkpoint_ns,
+            recover_ns=node.recover_ns,
             inputs=tuple(inputs),
             settings=settings,
             output=b"",

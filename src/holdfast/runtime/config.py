@@ -103,6 +103,10 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: A capture waits for up to 8 periods while a take-over would have less work than this to do again. "0 ms": it
     #: never waits.
     replay: str = "100 ms"
+    #: A recovery shall take no longer than this once it is decided, such as "300 ms": captures are taken early enough,
+    #: and the event `recover-in` says when that is not enough and why (docs/modes.md). Operators may say another time
+    #: (`recover_in=`). Empty: it takes what it takes.
+    recover_in: str = ""
     #: Which captures and pastes run in an idle moment: "period" (in the order in which they are due, with every
     #: heartbeat, idle or not), "min_max" (what makes the longest expected recovery shorter), "round_robin" or "whole"
     #: (everything at once). Under the last three rows go first for up to 8 periods (docs/modes.md).
@@ -160,6 +164,16 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: percent of a core. (Each copy counts for 5 beside its measured load.) A tenth of a node's load moves nothing. For
     #: stages and their standbys it is twice as much: a stage that moves pauses.
     imbalance: int = 15
+    #: Who says where backups are: "load" (whoever has least to do), "dynamic" (the node whose failure would take
+    #: longest to recover from gets its backups spread better, docs/modes.md) or "random_static" (by lot, to compare).
+    assignor: str = "load"
+    #: What fails together: a label for each node, from the large to the small, such as {n0 = "zone-a/rack-1", …}, the
+    #: same on all nodes. A second copy goes where least is shared with the first; in the same rack if there is no other
+    #: node.
+    domains: dict[Name, str] = {}
+    #: A shard whose node has much more to do than that of its backup changes places with it, as in a drain. The margin
+    #: is twice `imbalance`, and `balance` is a limit on these moves, too.
+    move_primaries: bool = False
 
     # --- Stages
     #: Command that starts a driver process.
@@ -198,6 +212,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 period_ns=duration_ns(self.capture_period, "capture_period"),
                 checkpoint="paged" if self.store else "none",
                 checkpoint_ns=duration_ns(self.checkpoint_every, "checkpoint_every"),
+                recover_ns=_objective_ns(self.recover_in),
             ),
             chunk_bytes=size_bytes(self.chunk, "chunk"),
             transfer_bytes_per_s=size_bytes(self.transfer_limit, "transfer_limit") if self.transfer_limit else None,
@@ -215,6 +230,9 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             load_window_ns=duration_ns(self.load_window, "load_window"),
             balance_ns=duration_ns(self.balance, "balance"),
             imbalance_ns=self.imbalance * SECOND // 100,
+            assignor=self.assignor,
+            domains=self.domains,
+            move_primaries=self.move_primaries,
             standby=self.standby,
         )
 
@@ -282,6 +300,12 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             check_endpoint(endpoint, name)
         self.core()
         self.keep()
+        strangers = sorted(set(self.domains) - set(self.endpoints))
+        if strangers:
+            raise ConfigError(
+                "setting 'domains' has a label for a node that does not exist",
+                detail=f"{', '.join(strangers)}; the nodes are {', '.join(sorted(self.endpoints))}.",
+            )
         if self.store:
             check_url(self.store)
         if size_bytes(self.peace_chunk, "peace_chunk") < PEACE_CHUNK_MIN:
@@ -326,6 +350,12 @@ def _check_choice(setting: str, found: str, *choices: str) -> None:
         raise ConfigError(
             f"setting {setting!r} cannot be used", detail=f"It is {found!r}.", hint=f'Write {named} or "auto".'
         )
+
+
+def _objective_ns(text: str) -> int:
+    """0: none. (Zero, written out, would be none as well, and is refused.)"""
+    found = duration_ns(text, "recover_in") if text else 0
+    return max(found, 1) if text else 0
 
 
 def duration_ns(text: str, setting: str) -> int:

@@ -122,6 +122,8 @@ class Checker:
             notes.Decided: self._decided,
             notes.Elected: self._elected,
             notes.Balanced: self.balance.on_balanced,
+            notes.Reassigned: self.balance.on_reassigned,
+            notes.SpreadOut: self.balance.on_spread_out,
             notes.Started: self._started,
             notes.Ledgered: self._ledgered,
             notes.Committed: self._committed,
@@ -371,6 +373,7 @@ class Checker:
                 self.skips.on_place(asset, place, after)
                 if after.empty != place.empty:
                     self._check_empty(asset, place, after)
+            self.balance.on_record(self.record, record)
             self.record = record
             for stage in self.topology.stages:
                 if stage.shards:

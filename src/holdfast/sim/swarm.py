@@ -249,6 +249,24 @@ def scheduled(setup: Setup) -> Setup:
     return replace(setup, config=config)
 
 
+def assigned(setup: Setup) -> Setup:
+    """The same schedule with backups that an assignor moves, racks, and primaries that leave busy nodes."""
+    rng = Random(f"assigned {setup.seed}")
+    setup = skewed(setup)
+    racks = rng.choice((0, 0, 2, 3))
+    names = [Name(f"n{i}") for i in range(setup.nodes + setup.spares)]
+    config = replace(
+        setup.config,
+        assignor=rng.choice(("dynamic", "dynamic", "dynamic", "random_static", "load")),
+        scheduler=rng.choice(("period", "min_max", "min_max", "round_robin", "whole")),
+        domains={name: f"zone/rack-{rng.randrange(racks)}" for name in names} if racks else {},
+        move_primaries=rng.random() < 0.5,
+        protection=replace(setup.config.protection, recover_ns=rng.choice((0, 0, 20, 50)) * MS),
+    )
+    costs = replace(setup.costs, row_ns=rng.choice((300_000, MS)))
+    return replace(setup, config=config, costs=costs, keys=rng.choice((4, 8, 20)), rows_per_second=200)
+
+
 def stored(setup: Setup) -> Setup:
     """The same schedule with checkpoints in a stable store, which answers badly, and everything killed at once."""
     rng = Random(f"stored {setup.seed}")

@@ -89,7 +89,9 @@ class World:
         self.peace = SimPeace(self.names, seed, self.call, lambda: self.now_ns, self.node) if peaceful else None
         self.network = Network(costs, Random(f"network {seed}"))
         self.meter = Meter()
-        self.first: Record = first_record(topology, names, config.protection, own)
+        self.first: Record = first_record(
+            topology, names, config.protection, own, config.domains, draws=config.assignor == "random_static"
+        )
         self.now_ns = 0
         self.events = 0
         self.processes: dict[Address, Process] = {}

@@ -94,6 +94,23 @@ def test_an_sla_that_makes_no_sense(sla, capsys, tmp_path, monkeypatch):
     fails_with(capsys, "run", "x.py", f"--sla={sla}")
 
 
+@pytest.mark.parametrize("within", ["300", "0 ms", "soon", "2 h", "-1 s", "5 ms"])
+def test_a_recovery_time_that_makes_no_sense(within, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    assert "recover_in" in fails_with(capsys, "run", "x.py", f"--recover-in={within}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [("assignor = 'best'", "assignor"), ("domains = {n9 = 'a'}", "n9"), ("domains = {n0 = 'a/'}", "empty part")],
+)
+def test_a_setting_of_who_backs_up_what_that_makes_no_sense(setting, word, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    assert word in fails_with(capsys, "run", "x.py", "--set", setting)
+
+
 def test_a_directory_that_holds_an_earlier_run(capsys, run_directory, tmp_path):
     file = tmp_path / "x.py"
     file.write_text("")

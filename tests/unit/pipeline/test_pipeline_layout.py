@@ -268,6 +268,20 @@ def test_an_operator_says_what_of_it_is_kept_in_the_store_and_how_often():
         counts(stream, name="rare", checkpoint_every="2 hours")
 
 
+def test_an_operator_says_how_long_its_recovery_may_take():
+    p = hf.Pipeline("p")
+    stream = source(p)
+    write(counts(stream, name="talkers", recover_in="300 ms"))
+    assert "recovered in 300 ms" in explain(p)
+    with refused('recover_in is given, but mode="none" keeps no copy'):
+        counts(stream, name="none", mode="none", recover_in="300 ms")
+    for wrong in ("5 ms", "0 s", "2 hours"):
+        with refused("recover_in must lie between 10 ms and an hour"):
+            counts(stream, name="wrong", recover_in=wrong)
+    with refused("recover_in"):
+        counts(stream, name="wrong", recover_in=300)
+
+
 def test_modes_that_are_not_built_say_which_are():
     stream = source(hf.Pipeline("p"))
     with refused("talkers: mode 'replay' is not built yet") as error:

@@ -43,9 +43,9 @@ class Images:
     name = "images"
 
     __slots__ = (
-        "base", "born", "config", "copy", "epoch", "gates", "held", "kept_ns", "made", "number", "output_base",
-        "outputs", "pace", "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns", "started_ns",
-        "tally", "trimmed", "unfit", "waiting", "worked_ns",
+        "base", "born", "budget_ns", "config", "copy", "epoch", "gap_ns", "gates", "held", "kept_ns", "made", "number",
+        "output_base", "outputs", "pace", "place", "protection", "reached", "resends", "safe_at", "scans", "sent_ns",
+        "started_ns", "tally", "trimmed", "unfit", "waiting", "worked_ns",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, pace: Pace, now_ns: int) -> None:
@@ -64,6 +64,9 @@ class Images:
         self.output_base = {queue.edge: queue.next for queue in copy.queues}
         #: Where output was trimmed to when it was taken.
         self.trimmed = {queue.edge: queue.trimmed for queue in copy.queues}
+        #: How much the backup may have to do again before it gets the next capture, whatever the period says, and how
+        #: close two of them may be (`core/objective.py`). 0: the period alone counts.
+        self.budget_ns = self.gap_ns = 0
         #: What the operator had worked by then: it would be done again from here.
         self.worked_ns = copy.op.busy_ns
         #: The same at the last round that the backup holds, and what rounds have cost.
@@ -123,13 +126,14 @@ class Images:
         if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):
             return False
         age_ns = now_ns - self.started_ns
-        due = copy.consumed_since > 0 and self._is_time(age_ns) and self._pays(age_ns)
-        return due or self._is_wanted(now_ns, frozen=frozen)
+        time = (self._is_time(age_ns) and self._pays(age_ns)) or self._is_behind(age_ns)
+        return (copy.consumed_since > 0 and time) or self._is_wanted(now_ns, frozen=frozen)
 
     def is_pressing(self, now_ns: int, *, frozen: bool) -> bool:
         if not self.due(now_ns, frozen=frozen):
             return False
-        late = now_ns - self.started_ns >= STRETCH_MAX * self.protection.period_ns
+        age_ns = now_ns - self.started_ns
+        late = age_ns >= STRETCH_MAX * self.protection.period_ns or self._is_behind(age_ns)
         return late or self._is_wanted(now_ns, frozen=frozen)
 
     def _is_wanted(self, now_ns: int, *, frozen: bool) -> bool:
@@ -150,6 +154,10 @@ class Images:
             return periods > 0
         queues = self.copy.queues
         return all(q.next == q.trimmed for q in queues) or any(q.trimmed > self.trimmed[q.edge] for q in queues)
+
+    def _is_behind(self, age_ns: int) -> bool:
+        """Would its backup take longer than the objective for recoveries leaves it?"""
+        return 0 < self.budget_ns <= self.replay_ns and age_ns >= self.gap_ns
 
     def _pays(self, age_ns: int) -> bool:
         """Would a take-over have as much to do again as a capture is taken for? Where most of the state changes all the

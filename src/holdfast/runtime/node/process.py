@@ -39,7 +39,7 @@ from holdfast.model.ids import Address, Asset, Name, name_of
 from holdfast.model.note import Note
 from holdfast.model.parts import DEAD
 from holdfast.model.plan import Plan, digest
-from holdfast.model.record import NO_RECORD, Record, first_record
+from holdfast.model.record import NO_RECORD, Record
 from holdfast.runtime.config import NodeConfig, duration_ns, read_plan
 from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.disk.journal import Journal
@@ -219,7 +219,7 @@ class NodeProcess:
             factory,
             Random(),
             on_disk,
-            first_record(plan.topology, names, own=plan.protections(config.core().protection)),
+            plan.first_record(names, config.core()),
             time.monotonic_ns(),
         )
         self.server.source = node.seat

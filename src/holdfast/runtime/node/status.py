@@ -89,6 +89,7 @@ def _recovery(node: Node, now_ns: int) -> dict[str, Any]:
         "worst": worst.backup if worst else None,
         "segments": by_backup,
         "scheduler": node.config.scheduler,
+        "too_long_ms": {name: _ms(expected_ns) for name, expected_ns in node.objective.missed.items()},
     }
 
 
