@@ -45,6 +45,15 @@ class Segment:
         #: Nothing goes here any more: what a failed write has left could not be cut off.
         self.ended = False
 
+    @staticmethod
+    def held(head: SegmentHead, last: LogEntry) -> Segment:
+        """One of an earlier life, up to its last whole entry. Nothing is appended to it any more."""
+        segment = Segment(head, last.time)
+        segment.synced([last])
+        segment.count = last.number + 1
+        segment.ended = True
+        return segment
+
     def plan(self, sizes: Iterable[tuple[Block, int, int]]) -> list[LogEntry]:
         """Where blocks go, by the lengths of their meta and of their rows. One group: it is synced as a whole."""
         entries: list[LogEntry] = []
@@ -82,6 +91,12 @@ class EdgeLog:
     @property
     def bytes(self) -> int:
         return sum(segment.bytes for segment in self.segments)
+
+    def go_on(self, segments: list[Segment]) -> None:
+        """Go on from what an earlier life has left, oldest first."""
+        for segment in segments:
+            self.add(segment)
+            self.number = segment.head.number
 
     def open(self, start: int) -> Segment | None:
         """The segment in which an entry that starts here goes on; None: a new one has to begin."""
@@ -136,7 +151,7 @@ def survey(read: Read, size: int, indexed: Iterable[LogEntry] = (), *, all_of_it
         found = SegmentSurvey(None, (), 0, size)
         if known:
             return _damaged(found, "its beginning is damaged, and its index has entries")
-        later = _written_after(read, 0, size)
+        later = written_after(read, 0, size)
         return _damaged(found, f"its beginning is damaged, and it goes on at byte {later:,}") if later >= 0 else found
     if known and known[0].offset != head.nbytes:
         known = []  # of another segment
@@ -148,7 +163,7 @@ def survey(read: Read, size: int, indexed: Iterable[LogEntry] = (), *, all_of_it
     if not why and known and at < known[-1].next_offset:
         why = f"its index names {known[-1].next_offset:,} bytes, of which {at:,} are whole"
     if not why and at < size:
-        later = _written_after(read, at, size, head.identity)
+        later = written_after(read, at, size, head.identity)
         why = f"what is at byte {at:,} is damaged, and more was written at byte {later:,}" if later >= 0 else ""
     if not why and known and tuple(known) != found.entries[: len(known)]:
         why = "its index names other entries than it holds"
@@ -182,7 +197,7 @@ def _walk(read: Read, head: SegmentHead, held: list[LogEntry]) -> tuple[list[Log
     return entries, at, ""
 
 
-def _written_after(read: Read, bad: int, size: int, identity: int | None = None) -> int:
+def written_after(read: Read, bad: int, size: int, identity: int | None = None) -> int:
     """Where an entry begins that was written when the one at `bad` had been synced; -1: there is none."""
     for at in range(bad, size, _LOOK_BYTES):
         raw = read(at, min(_LOOK_BYTES + 3, size - at))  # a mark may lie across the border

@@ -138,18 +138,18 @@ def _digest(identity: int, *parts: bytes | memoryview) -> int:
 
 def entry_at(read: Read, offset: int, identity: int) -> LogEntry | None:
     """The whole entry that begins here; None: there is none."""
-    head = bytes(read(offset, _HEAD.size))
-    entry = _look(head, offset)
+    entry = entry_of(read(offset, _HEAD.size), offset)
     if entry is None:
         return None
     raw = read(offset, entry.length)
     return entry if _is_whole(raw, entry, identity) else None
 
 
-def _look(head: bytes, offset: int) -> LogEntry | None:
-    if len(head) < _HEAD.size:
+def entry_of(raw: bytes | bytearray | memoryview, offset: int) -> LogEntry | None:
+    """What an entry that begins with these bytes says of itself: nothing of it has been checked. None: none begins."""
+    if len(raw) < _HEAD.size:
         return None
-    mark, meta, rows, number, safe, start, end, time = _HEAD.unpack(head)
+    mark, meta, rows, number, safe, start, end, time = _HEAD.unpack_from(raw)
     if mark != _MARK:
         return None
     return LogEntry(number, offset, FRAME_BYTES + meta + rows, meta, start, end, time, safe)
@@ -167,7 +167,7 @@ def parts_of(
     raw: bytes | bytearray | memoryview, entry: LogEntry, identity: int
 ) -> tuple[memoryview, memoryview] | None:
     """Meta and rows of an entry from its bytes; None: these are not the bytes that were written."""
-    if _look(bytes(raw[: _HEAD.size]), entry.offset) != entry or not _is_whole(raw, entry, identity):
+    if entry_of(raw, entry.offset) != entry or not _is_whole(raw, entry, identity):
         return None
     view = memoryview(raw)[_HEAD.size : -_TAIL.size]
     return view[: entry.meta], view[entry.meta :]

@@ -11,7 +11,6 @@ Output columns: window_start, window_end, the keys, the aggregates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
+from holdfast.model.footprint import Control, Footprint, Records
 from holdfast.model.plan import WINDOWS_MAX
 from holdfast.operators.aggregates import Agg, Overflow
 from holdfast.operators.aside import ASIDE, ERROR, schema_with_reasons, split, with_reasons
-from holdfast.operators.capture import Incoming, Part, StateCapture
-from holdfast.operators.chunk import Chunk
+from holdfast.operators.capture import Incoming, Part
 from holdfast.operators.columns import (
     KEY_COLUMNS_MAX,
     Column,
@@ -35,12 +34,10 @@ from holdfast.operators.columns import (
     pack_keys,
     quoted,
 )
-from holdfast.operators.footprints import Footprints
 from holdfast.operators.operator import (
     FOREVER,
     NEVER,
     StateConfig,
-    StatefulOperator,
     check_outputs,
     check_overflow,
     numbers,
@@ -48,7 +45,7 @@ from holdfast.operators.operator import (
 )
 from holdfast.operators.panes import PaneMap
 from holdfast.operators.program import Program
-from holdfast.state.checkpoint import Checkpoint
+from holdfast.operators.traced import TracedOperator, records
 from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import extract_long, point_to
 from holdfast.state.keys import make_keys
@@ -97,7 +94,7 @@ class Window:
         return self.size_us == self.step_us
 
 
-class WindowAggregate(StatefulOperator):
+class WindowAggregate(TracedOperator):
     """Windowed aggregates by key. See the module."""
 
     def __init__(
@@ -134,7 +131,6 @@ class WindowAggregate(StatefulOperator):
         #: All panes below this have been dropped.
         self._dropped_below = NEVER
         self._scratch: HashMap | None = None
-        self.footprints: Footprints | None = None
         self.rows_without_time = 0
         self._open_maps()
 
@@ -209,7 +205,7 @@ class WindowAggregate(StatefulOperator):
         self.program.merge(to, source, self.pool.at, self.state.map.slots.heap.at)
         self.rows += batch.num_rows
         if self.footprints is not None:
-            self.footprints.opened(fresh)
+            self.footprints.changed(fresh)
 
     # -- windows ------------------------------------------------------------------------------------------------
 
@@ -347,28 +343,44 @@ class WindowAggregate(StatefulOperator):
         if bound > self._dropped_below:
             self.state.drop_below(bound)
             self._dropped_below = bound
-            if self.footprints is not None:
-                self.footprints.closed(bound)
+
+    # -- footprints: a window is a record, a (pane, key) ----------------------------------------------------------
+
+    def window_count(self) -> int:
+        return len(self.state)
+
+    def windows(self) -> NDArray[np.int64]:
+        return self.state.map.slots.rids()
+
+    def are_there(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.state.map.slots.is_live(ids)
+
+    def have_closed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.zeros(len(ids), np.bool_)
+
+    def records_of(self, ids: NDArray[np.int64]) -> tuple[Records, ...]:
+        return (records(self.state.map.slots, ids),)
+
+    def open_at(self, footprint: Footprint, end: Control) -> NDArray[np.bool_]:
+        """Panes below the bound were dropped; no row that is not late can open one again."""
+        words = np.frombuffer(footprint.records[0].words, np.int64).reshape(len(footprint), -1)
+        return words[:, 1] >= end.below
+
+    def replay(self, batch: pa.RecordBatch, step: int, *, partial: bool = False) -> None:
+        batch, instants, _ = _with_time(batch, "pane_start" if partial else self.time.name)
+        panes = np.floor_divide(instants, self.window.pane_us)
+        rows = batch.num_rows
+        keys, _ = pack_keys(batch, self.keys, panes, self.state.kinds)
+        news = self._unknown(self.state.map.find(keys), step)
+        numbered = numbers(self.rows, rows)
+        source = self.program.lift_partial(batch) if partial else self.program.lift(batch, numbered)
+        self._merge(batch.filter(pa.array(news)), panes[news], source[news])
+        self.rows = int(numbered[-1]) + 1 if rows else self.rows
 
     # -- high availability --------------------------------------------------------------------------------------
 
     def changes(self) -> tuple[int, int]:
         return self.state.map.slots.count_changed()
-
-    def restore(self, checkpoints: Iterable[Checkpoint], *, lazy: bool = False) -> None:
-        super().restore(checkpoints, lazy=lazy)
-        if self.footprints is not None:
-            self.keep_footprints()
-
-    def _put(self, message: StateCapture | Chunk, cursor: int) -> None:
-        super()._put(message, cursor)
-        if self.footprints is not None:
-            self.keep_footprints()
-
-    def keep_footprints(self) -> Footprints:
-        """Start to keep track of windows for continuous checkpoints."""
-        self.footprints = Footprints(self.state)
-        return self.footprints
 
     def _stores(self) -> list[SlotStore]:
         return [self.state.map.slots]

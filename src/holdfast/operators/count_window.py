@@ -19,20 +19,21 @@ from numba import njit
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, MemoryLimitError
+from holdfast.model.footprint import Records
 from holdfast.operators.aggregate import overflow_error
 from holdfast.operators.aggregates import Agg
 from holdfast.operators.aside import ASIDE, ERROR, split, with_reasons
-from holdfast.operators.capture import Incoming, Part
+from holdfast.operators.capture import NULL_BITS, Incoming, Part
 from holdfast.operators.columns import KEY_COLUMNS_MAX, check_schema, column_of, decode, pack_keys
 from holdfast.operators.operator import (
     StateConfig,
-    StatefulOperator,
     check_outputs,
     check_overflow,
     numbers,
     pages_for,
 )
 from holdfast.operators.program import Program
+from holdfast.operators.traced import TracedOperator, records
 from holdfast.state.hashmap import HashMap, MapLayout
 from holdfast.state.heap import KIND_HEAP, Heap, extract_long, point_to
 from holdfast.state.intrinsics import address, load, store
@@ -75,7 +76,7 @@ def _uncount(to, offset):
         store(to[i], offset, load(to[i], offset) - 1)
 
 
-class CountWindowAggregate(StatefulOperator):
+class CountWindowAggregate(TracedOperator):
     """Aggregates over the last rows of each key. See the module."""
 
     def __init__(
@@ -126,7 +127,9 @@ class CountWindowAggregate(StatefulOperator):
         self.aside = None
         check_schema(batch, self._inputs, self.name)
         self.pool.reclaim()
-        source = self.program.lift(batch, numbers(self.rows, batch.num_rows))
+        return self._take(batch, self.program.lift(batch, numbers(self.rows, batch.num_rows)))
+
+    def _take(self, batch: pa.RecordBatch, source: NDArray[np.int64]) -> pa.Table:
         keys, _ = pack_keys(batch, self.keys, None, self._key_kinds)
         counters, fresh_keys = self.counts.upsert(keys, np.zeros(1, np.int64))
         number = np.empty(batch.num_rows, np.int64)
@@ -144,7 +147,10 @@ class CountWindowAggregate(StatefulOperator):
             raise
         self.program.merge(to + 8 * (1 + len(self._pane_kinds)), source, self.pool.at, self.panes.slots.heap.at)
         self.rows += batch.num_rows
-        return self._complete(keys, number)
+        result = self._complete(keys, number)
+        if self.footprints is not None:
+            self._note_changed(keys, number)
+        return result
 
     def _pane_keys(self, keys: Keys, panes: NDArray[np.int64]) -> Keys:
         words = np.empty((len(keys), len(self._pane_kinds)), np.int64)
@@ -229,6 +235,59 @@ class CountWindowAggregate(StatefulOperator):
         self.aside = None
         self.watermark = max(self.watermark, watermark)
         return self.output_schema.empty_table()
+
+    # -- footprints: a window is a key, with its counter and its panes ---------------------------------------------
+
+    def window_count(self) -> int:
+        return len(self.counts)
+
+    def windows(self) -> NDArray[np.int64]:
+        return self.counts.slots.rids()
+
+    def are_there(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.counts.slots.is_live(ids)
+
+    def have_closed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        first, end = self._panes_at(self._counted(ids))
+        return first >= end
+
+    def records_of(self, ids: NDArray[np.int64]) -> tuple[Records, ...]:
+        counted = self._counted(ids)
+        first, end = self._panes_at(counted)
+        many = np.maximum(end - first, 0)
+        owner = np.repeat(np.arange(len(ids)), many)
+        words = self.counts.slots.gather(ids[owner], 0, 1 + len(self._key_kinds))
+        blob = extract_long(self.pool.at, self.counts.slots.heap.at, words, self.counts.slots.var_at)
+        point_to(words, self.counts.slots.var_at, blob)
+        keys = make_keys(words[:, 1:], words[:, 0] & NULL_BITS, self._key_kinds, blob)
+        pane = first[owner] + np.arange(len(owner)) - np.repeat(np.cumsum(many) - many, many)
+        panes = self.panes.find(self._pane_keys(keys, pane))
+        return records(self.counts.slots, ids), records(self.panes.slots, panes, many)
+
+    def _counted(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many rows these keys have had."""
+        return self.counts.slots.gather(ids, 1 + len(self._key_kinds), 1)[:, 0]
+
+    def _panes_at(self, counted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Panes [first, end) that a key has by the number of its rows: those of windows that are not whole."""
+        size, step, pane = self.window.size, self.window.step, self.window.pane
+        whole = np.where(counted >= size, (counted - size) // step + 1, 0)
+        return whole * (step // pane), -(-counted // pane)
+
+    def _note_changed(self, keys: Keys, number: NDArray[np.int64]) -> None:
+        """Keys that have got a pane in this batch, or lost one: one footprint each, however many windows closed."""
+        beyond = number + 1 - self.window.size
+        events = (number % self.window.pane == 0) | ((beyond >= 0) & (beyond % self.window.step == 0))
+        if self.footprints is not None:
+            self.footprints.changed(self.counts.find(self._some(keys, np.flatnonzero(events))))
+
+    def replay(self, batch: pa.RecordBatch, step: int, *, partial: bool = False) -> None:
+        rows = batch.num_rows
+        keys, _ = pack_keys(batch, self.keys, None, self._key_kinds)
+        news = self._unknown(self.counts.find(keys), step)
+        numbered = numbers(self.rows, rows)
+        self._take(batch.filter(pa.array(news)), self.program.lift(batch, numbered)[news])
+        self.rows = int(numbered[-1]) + 1 if rows else self.rows
 
     # -- high availability --------------------------------------------------------------------------------------
 

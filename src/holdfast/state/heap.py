@@ -341,7 +341,7 @@ def _move_long(pool, heap, words, columns, blob):
 
 
 @njit(cache=True, nogil=True)
-def _shift_long(words, columns, by):
+def shift_long(words, columns, by):
     for i in range(len(words)):
         for c in columns:
             if is_long(words[i, c]):
@@ -370,4 +370,4 @@ def extract_long(pool: int, heap: int, words: NDArray[np.int64], columns: NDArra
 def point_to(words: NDArray[np.int64], columns: NDArray[np.int64], blob: NDArray[np.uint8]) -> None:
     """Turn offsets into `blob` into addresses, as in a batch. The blob must stay alive."""
     if len(columns) and len(blob):
-        _shift_long(words, columns, address(blob))
+        shift_long(words, columns, address(blob))

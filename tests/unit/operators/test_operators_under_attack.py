@@ -13,6 +13,7 @@ from support.batches import SECOND, TIME, batch, brought_up, copy_into, finish, 
 from support.small_operators import NUMBERS, SLIDING, SMALL, TUMBLING, WORDS, aggregate, join
 
 from holdfast.errors import ConfigError, InputError, MemoryLimitError, OverflowInWindowError
+from holdfast.model.footprint import FootprintKind
 from holdfast.operators import (
     FOREVER,
     LEFT,
@@ -318,11 +319,24 @@ def test_footprints_follow_the_state_over_a_restore():
     other.process(batch(NUMBERS, [0, 0, 0], [1, 2, 3], [1, 1, 1]))
     copy_into(other, op)
     assert op.footprints is not None
-    (opened,) = op.footprints.take(op.rows)
-    assert (opened.kind, opened.open_windows) == ("open", 3)
+    left = op.leave(1, 0, 0)
+    assert ([(one.kind, len(one)) for one in left.footprints], left.windows) == ([(FootprintKind.OPEN, 3)], 3)
     op.process(batch(NUMBERS, [0], [4], [1]))
-    (opened,) = op.footprints.take(op.rows)
-    assert opened.open_windows == 4
+    left = op.leave(2, 0, 0)
+    assert ([(one.kind, len(one)) for one in left.footprints], left.windows) == ([(FootprintKind.OPEN, 1)], 4)
+
+
+def test_footprints_follow_the_state_when_a_stand_in_stands_down():
+    op = aggregate()
+    op.process(batch(NUMBERS, [0], [1], [1]))
+    op.keep_footprints()
+    op.leave(1, 0, 0)
+    op.fork()
+    op.process(batch(NUMBERS, [0, 0], [2, 3], [1, 1]))
+    op.leave(2, 0, 0)
+    op.settle(keep=False)
+    left = op.leave(3, 0, 0)
+    assert ([(one.kind, len(one)) for one in left.footprints], left.windows) == ([(FootprintKind.OPEN, 1)], 1)
 
 
 # -- what comes in ------------------------------------------------------------------------------------------------

@@ -53,6 +53,10 @@ class SegmentFile:
     def __init__(self, path: Path, segment: Segment) -> None:
         self.path = path
         self.segment = segment
+        if segment.ended:  # of an earlier life: read only, and cut at its last whole entry
+            self._handle = os.open(path, os.O_RDWR)
+            os.ftruncate(self._handle, segment.bytes)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -122,8 +126,13 @@ class EdgeLogs:
     """The output logs of one node. `answer` takes the end of every write, and must not wait."""
 
     def __init__(
-        self, directory: Path, answer: Callable[[Done], None], on_damage: Callable[[DamagedLogError], None]
+        self,
+        directory: Path,
+        answer: Callable[[Done], None],
+        on_damage: Callable[[DamagedLogError], None],
+        held: dict[Edge, list[Segment]] | None = None,
     ) -> None:
+        """`held`: segments of an earlier life that still count, oldest first. Without it, whatever is here goes."""
         self.directory = directory
         self._answer = answer
         self._on_damage = on_damage
@@ -133,8 +142,15 @@ class EdgeLogs:
         self._wanted: dict[Edge, list[Spill | DropSpill]] = {}
         self._busy: set[Edge] = set()
         self._news = threading.Condition()
-        shutil.rmtree(directory, ignore_errors=True)  # of an earlier life: its queues are gone
+        if held is None:
+            shutil.rmtree(directory, ignore_errors=True)  # of an earlier life: its queues are gone
         directory.mkdir(parents=True, exist_ok=True)
+        for edge, segments in (held or {}).items():
+            self._logs[edge] = log = EdgeLog(edge)
+            log.go_on(segments)
+            for segment in segments:
+                path = segment_path(directory, edge, segment.head.number)
+                self._files[edge, segment.head.number] = SegmentFile(path, segment)
 
     @property
     def bytes(self) -> int:
