@@ -72,7 +72,7 @@ class Twins:
         if runner is None or not message.firm or block is None:
             return
         to = runner.copy.positions()
-        barred = frozenset(each for each in {*runner.barred, block} if each[1] >= to[each[0]])
+        barred = frozenset(each for each in (*runner.barred, block) if each[1] >= to[each[0]])
         if len(barred) > SKIPS_MAX:
             return
         self.promised[shard] = (runner.epoch, barred)

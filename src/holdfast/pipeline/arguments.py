@@ -40,8 +40,8 @@ def need_function(function: object, what: str, kind: str) -> None:
 
 
 def need_sink_function(function: object, what: str) -> None:
-    """It is first called when there are rows. One that cannot be called as it will be would fail for ever; a coroutine
-    or a generator would do nothing, and every row would count as written."""
+    """It is first called when there are rows. One that cannot be called as it will be would fail again and again; a
+    coroutine or a generator would do nothing, and every row would count as written."""
     need_function(function, what, "(pyarrow.Table, SinkBatch) -> None")
     lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     is_lazy = any(test(body) for test in lazy for body in (function, type(function).__call__))
