@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.cec.feed import Purchases, average, crash, run_to, start
 from bench.harness import Report, scratch
-from holdfast.core.eventual import Cadence, Objective, Targets, Worth
+from holdfast.core.eventual import Cadence, RecoverIn, Targets, Worth
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -23,7 +23,7 @@ def run(quick: bool) -> Report:
     items, rows, crashes = (10_000, 500_000, 10) if quick else (50_000, 12_000_000, 100)
     objectives = (0.05, 0.1) if quick else (0.5, 1.0, 2.0, 5.0)
     given = Purchases(items=items, rows=rows, batch=5_000 if quick else 10_000)
-    arms: list[tuple[str, Any, float]] = [(f"objective {o:g} s", Objective(int(o * SECOND)), o) for o in objectives]
+    arms: list[tuple[str, Any, float]] = [(f"objective {o:g} s", RecoverIn(int(o * SECOND)), o) for o in objectives]
     middle = objectives[1]
     arms += [(f"fixed Q = {n} x open windows", Targets(n * items, None), middle) for n in (2, 8)]
     arms += [(f"fixed U = {n} x items", Targets(None, n * items), middle) for n in (2, 20)]
@@ -36,7 +36,7 @@ def run(quick: bool) -> Report:
         told["overhead"] = f"{100 * (told['CPU us/row'] / base - 1):+.1f}%"
         table.insert(0, told)
         report.samples[name] = [{"recovery CPU s": one} for one in recoveries]
-        if isinstance(how, Objective):
+        if isinstance(how, RecoverIn):
             share = told["within"]
             what = f"a recovery within {objective:g} s, windows of 1,000 rows"
             goal = f">= {SHARE_GOAL:.0%} of {crashes} crashes"
@@ -50,7 +50,7 @@ def _measure(
     rng = random.Random(11)
     moments = sorted(rng.sample(range(given.steps // 10, given.steps + 1), crashes))
     with scratch("cec") as path:
-        cadence = None if how is None or isinstance(how, Objective) else Cadence(10 * MS, 100 * MS)
+        cadence = None if how is None or isinstance(how, RecoverIn) else Cadence(10 * MS, 100 * MS)
         live = start(path, 1000, how, cadence)
         took, recoveries, walls, planned = 0, [], [], []
         for moment in moments:

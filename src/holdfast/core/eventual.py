@@ -174,7 +174,7 @@ class Chosen(msgspec.Struct, frozen=True):
     period_ns: int
 
 
-class Within(msgspec.Struct, frozen=True):
+class RecoverIn(msgspec.Struct, frozen=True):
     """A recovery may take this long. `margin`: how much of that is planned for; the rest is for surprises."""
 
     recovery_ns: int

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from holdfast.core.eventual import SECOND_NS, Attained, Cadence, Calibration, Checks, Targets, Within, Worth
+from holdfast.core.eventual import SECOND_NS, Attained, Cadence, Calibration, Checks, RecoverIn, Targets, Worth
 from holdfast.errors import ConfigError
 from holdfast.model.footprint import Extent
 
@@ -67,25 +67,25 @@ def test_what_is_worth_it_is_checked_at_the_age_at_which_checks_and_recoveries_c
 def test_an_objective_checks_until_a_recovery_would_be_short_enough_and_says_when_none_would():
     costs = Calibration(check_ns=1_000, load_ns=1_000, replay_ns=500)
     after = ages(1_000, 20, 2_000)  # 20 ms of tuples and 1 s of rows
-    assert Within(2 * SECOND_NS, margin=1.0).checks(after, 10_000, costs) == Checks(0, Attained.MET)
-    found = Within(SECOND_NS // 2, margin=1.0).checks(after, 10_000, costs)
+    assert RecoverIn(2 * SECOND_NS, margin=1.0).checks(after, 10_000, costs) == Checks(0, Attained.MET)
+    found = RecoverIn(SECOND_NS // 2, margin=1.0).checks(after, 10_000, costs)
     assert found.verdict is Attained.MET
     assert costs.recovery_ns(after(found.count)) <= SECOND_NS // 2 < costs.recovery_ns(after(found.count - 1))
-    assert Within(SECOND_NS // 2, margin=1.0).checks(after, 3, costs) == Checks(3, Attained.BEHIND)
-    assert Within(900_000, margin=1.0).checks(after, 3, costs) == Checks(0, Attained.UNATTAINABLE)
+    assert RecoverIn(SECOND_NS // 2, margin=1.0).checks(after, 3, costs) == Checks(3, Attained.BEHIND)
+    assert RecoverIn(900_000, margin=1.0).checks(after, 3, costs) == Checks(0, Attained.UNATTAINABLE)
 
 
 def test_an_objective_comes_to_targets_and_a_cadence_by_itself():
     costs = Calibration(check_ns=1_000, load_ns=1_000, replay_ns=500)
     costs.rows_per_s, costs.tuples_per_s = 1e6, 1e5
-    chosen = Within(SECOND_NS, margin=0.5).choose(10_000, costs)
+    chosen = RecoverIn(SECOND_NS, margin=0.5).choose(10_000, costs)
     assert chosen.tuples_max > 10_000
     taken = costs.recovery_ns(Extent(10_000, chosen.tuples_max, chosen.rows_max))
     assert taken == pytest.approx(SECOND_NS / 2, rel=0.01)
     assert 0 < chosen.interval_ns < chosen.period_ns <= SECOND_NS
     Targets(chosen.tuples_max, chosen.rows_max).check_attainable(10_000)
     with pytest.raises(ConfigError, match="objective cannot be reached"):
-        Within(SECOND_NS // 100).choose(1_000_000, costs)
+        RecoverIn(SECOND_NS // 100).choose(1_000_000, costs)
 
 
 def test_no_more_than_the_interval_of_every_period_goes_into_checks():

@@ -10,7 +10,7 @@ import pytest
 from support.batches import batch, rows
 from support.eventual import EDGE, SCHEMA, Oracle, made, start, state_of, steps_of
 
-from holdfast.core.eventual import Cadence, Calibration, Targets, Within
+from holdfast.core.eventual import Cadence, Calibration, RecoverIn, Targets
 from holdfast.errors import DamagedLogError, InputError, StateError
 from holdfast.operators import Agg, CountWindow, CountWindowAggregate
 from holdfast.runtime.disk.eventual import ControlLog, EventualOperator, InputStep, Policy, go_on, recover
@@ -112,7 +112,7 @@ def test_no_more_checks_are_made_than_the_interval_allows(tmp_path: Path):
 
 def test_an_objective_holds_the_expected_recovery_below_itself(tmp_path: Path):
     costs = AsDearAsAtFirst(check_ns=10, load_ns=1_000, replay_ns=10_000)
-    policy = Policy(Within(200_000, margin=1.0), Cadence(1_000, 1_000), costs, lambda: 0)
+    policy = Policy(RecoverIn(200_000, margin=1.0), Cadence(1_000, 1_000), costs, lambda: 0)
     live = fed(tmp_path, "count", ONE_FAST, policy)
     assert live.policy.checks > 0
     assert costs.recovery_ns(live.extent) <= 200_000

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from holdfast.core.eventual import Cadence, Calibration, Chosen, Targets, Within, Worth
+from holdfast.core.eventual import Cadence, Calibration, Chosen, RecoverIn, Targets, Worth
 from holdfast.core.ready import Done, DropSpill, Spill
 from holdfast.errors import ConfigError, DamagedLogError, StateError
 from holdfast.logs.control import LoggedBlock, with_control
@@ -58,7 +58,7 @@ class Policy:
 
     def __init__(
         self,
-        how: Targets | Worth | Within | None,
+        how: Targets | Worth | RecoverIn | None,
         cadence: Cadence | None = None,
         costs: Calibration | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -67,7 +67,7 @@ class Policy:
         self.cadence = cadence
         #: What an objective comes to; without a cadence of its own, it goes by that.
         self.chosen: Chosen | None = None
-        self._chooses = isinstance(how, Within) and cadence is None
+        self._chooses = isinstance(how, RecoverIn) and cadence is None
         self._decisions = 0
         self.costs = costs or Calibration()
         self._clock = clock
@@ -90,7 +90,7 @@ class Policy:
             self._choose(now.windows)
         if isinstance(how, Targets) and how.met_by(now):
             return 0
-        if isinstance(how, Within) and self.costs.recovery_ns(now) <= how.left_ns:
+        if isinstance(how, RecoverIn) and self.costs.recovery_ns(now) <= how.left_ns:
             return 0
         most = now.windows
         if self.cadence is not None:
@@ -101,7 +101,7 @@ class Policy:
         ages = footprints.ages(rows, most)
         if isinstance(how, Worth):
             self.count = how.checks(ages.after, min(most, ages.most), self.costs)
-        elif isinstance(how, Within):
+        elif isinstance(how, RecoverIn):
             self.count = how.checks(ages.after, min(most, ages.most), self.costs).count
         else:
             self.count = how.checks(ages.after, min(most, ages.most)).count
@@ -110,7 +110,7 @@ class Policy:
     def _choose(self, windows: int) -> None:
         """Q, U, CI and CP by what has been learnt, now and then."""
         self._decisions += 1
-        if self._decisions % CHOOSE_EVERY or not isinstance(self.how, Within):
+        if self._decisions % CHOOSE_EVERY or not isinstance(self.how, RecoverIn):
             return
         try:
             self.chosen = self.how.choose(windows, self.costs)
