@@ -24,7 +24,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 def run(quick: bool) -> Report:
     report = Report("cec", "baseline")
-    rounds, rows = (3, 100_000) if quick else (8, 1_000_000)
+    rounds, rows = (3, 400_000) if quick else (8, 1_000_000)
     table = report.data["figure 5: what footprints of opening windows cost"] = []
     for name, window in WORKLOADS.items():
         given = Purchases(items=2, rows=rows)

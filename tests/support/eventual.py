@@ -17,8 +17,10 @@ from support.batches import TIME, batch, rows
 EDGE = Edge("u0.0")
 CONFIG = StateConfig(page_bytes=4096, limit_bytes=4096 * 4096)
 SCHEMA = pa.schema([("ts", TIME), ("k", pa.string()), ("v", pa.int64()), ("s", pa.string())])
-#: Texts that fit a record's words, and texts that go to the heap.
-TEXTS = ["", "a", "bb", "x" * 40, "y" * 41, "z" * 300]
+#: Texts that fit a record's words, texts that go to the heap, and none.
+TEXTS = ["", "a", None, "x" * 40, "y" * 41, "z" * 300]
+#: Rows with this time have none: they are in no time window.
+NO_TIME = 30
 AGGS = {
     "n": Agg("count"),
     "total": Agg("sum", "v"),
@@ -46,7 +48,7 @@ def steps_of(plan: Plan) -> list[InputStep]:
     """The input: fixed, whatever becomes of the operator."""
     found, watermark = [], 0
     for given, rise, _ in plan:
-        placed = [(watermark + t, TEXTS[k], v, TEXTS[s]) for t, k, v, s in given]
+        placed = [(None if t == NO_TIME else watermark + t, TEXTS[k], v, TEXTS[s]) for t, k, v, s in given]
         taken = batch(SCHEMA, *(zip(*placed, strict=True) if placed else ([], [], [], [])))
         watermark += rise
         found.append(InputStep(taken, watermark if rise else None, (("in", len(found) + 1),)))

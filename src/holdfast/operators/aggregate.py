@@ -366,14 +366,14 @@ class WindowAggregate(TracedOperator):
         words = np.frombuffer(footprint.records[0].words, np.int64).reshape(len(footprint), -1)
         return words[:, 1] >= end.below
 
-    def replay(self, batch: pa.RecordBatch, step: int, *, partial: bool = False) -> None:
-        batch, instants, _ = _with_time(batch, "pane_start" if partial else self.time.name)
+    def replay(self, batch: pa.RecordBatch, step: int) -> None:
+        batch, instants, _ = _with_time(batch, self.time.name)
         panes = np.floor_divide(instants, self.window.pane_us)
         rows = batch.num_rows
         keys, _ = pack_keys(batch, self.keys, panes, self.state.kinds)
         news = self._unknown(self.state.map.find(keys), step)
         numbered = numbers(self.rows, rows)
-        source = self.program.lift_partial(batch) if partial else self.program.lift(batch, numbered)
+        source = self.program.lift(batch, numbered)
         self._merge(batch.filter(pa.array(news)), panes[news], source[news])
         self.rows = int(numbered[-1]) + 1 if rows else self.rows
 

@@ -71,6 +71,12 @@ def _number_rows(to, offset, out):
 
 
 @njit(cache=True, nogil=True)
+def _load_words(at, offset, out):
+    for i in range(len(at)):
+        out[i] = load(at[i], offset)
+
+
+@njit(cache=True, nogil=True)
 def _uncount(to, offset):
     for i in range(len(to)):
         store(to[i], offset, load(to[i], offset) - 1)
@@ -134,11 +140,13 @@ class CountWindowAggregate(TracedOperator):
         counters, fresh_keys = self.counts.upsert(keys, np.zeros(1, np.int64))
         number = np.empty(batch.num_rows, np.int64)
         _number_rows(counters, 1 + len(self._key_kinds), number)
-        pane_keys = self._pane_keys(keys, number // self.window.pane)
+        pane = number // self.window.pane
+        pane_keys = self._pane_keys(keys, pane)
+        whole = self._completed(number)
         fresh = np.zeros(0, np.int64)
         try:
             to, fresh = self.panes.upsert(pane_keys, self.program.identity)
-            clones = self.panes.index.shared() if len(self._completed(number)) else 0
+            clones = self.panes.index.shared() if len(whole) else 0
             self.pool.ensure_room(pages_for(self.config.page_bytes, self.program.long_bytes(source)) + clones)
         except MemoryLimitError:
             self.panes.remove(fresh)
@@ -147,9 +155,10 @@ class CountWindowAggregate(TracedOperator):
             raise
         self.program.merge(to + 8 * (1 + len(self._pane_kinds)), source, self.pool.at, self.panes.slots.heap.at)
         self.rows += batch.num_rows
-        result = self._complete(keys, number)
+        result = self._complete(keys, number, whole)
         if self.footprints is not None:
-            self._note_changed(keys, number)
+            opening = np.flatnonzero(number == pane * self.window.pane)
+            self._note_changed(keys, number, np.concatenate([opening, whole]), counters)
         return result
 
     def _pane_keys(self, keys: Keys, panes: NDArray[np.int64]) -> Keys:
@@ -158,10 +167,9 @@ class CountWindowAggregate(TracedOperator):
         words[:, 1:] = keys.words
         return make_keys(words, keys.nulls, self._pane_kinds, keys.owner)
 
-    def _complete(self, keys: Keys, number: NDArray[np.int64]) -> pa.Table:
+    def _complete(self, keys: Keys, number: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Table:
         """Results of windows whose last row has just come, and their oldest panes dropped."""
         size, step, pane = self.window.size, self.window.step, self.window.pane
-        rows = self._completed(number)
         if not len(rows):
             return self.output_schema.empty_table()
         starts = number[rows] + 1 - size
@@ -274,14 +282,21 @@ class CountWindowAggregate(TracedOperator):
         whole = np.where(counted >= size, (counted - size) // step + 1, 0)
         return whole * (step // pane), -(-counted // pane)
 
-    def _note_changed(self, keys: Keys, number: NDArray[np.int64]) -> None:
-        """Keys that have got a pane in this batch, or lost one: one footprint each, however many windows closed."""
-        beyond = number + 1 - self.window.size
-        events = (number % self.window.pane == 0) | ((beyond >= 0) & (beyond % self.window.step == 0))
+    def _note_changed(
+        self, keys: Keys, number: NDArray[np.int64], rows: NDArray[np.int64], counters: NDArray[np.int64]
+    ) -> None:
+        """Keys that have got a pane in this batch, or lost one, by the `rows` that did it: one footprint each, however
+        many windows closed. Of each key the last of these rows is looked up: the next would be beyond its count."""
+        counted = np.empty(len(rows), np.int64)
+        _load_words(counters[rows], 1 + len(self._key_kinds), counted)
+        size, step, pane = self.window.size, self.window.step, self.window.pane
+        n = number[rows]
+        whole = np.where(n + 1 >= size, (n + 1 - size) // step + 1, 0)
+        following = np.minimum((n // pane + 1) * pane, size - 1 + whole * step)
         if self.footprints is not None:
-            self.footprints.changed(self.counts.find(self._some(keys, np.flatnonzero(events))))
+            self.footprints.changed(self.counts.find(self._some(keys, rows[following >= counted])))
 
-    def replay(self, batch: pa.RecordBatch, step: int, *, partial: bool = False) -> None:
+    def replay(self, batch: pa.RecordBatch, step: int) -> None:
         rows = batch.num_rows
         keys, _ = pack_keys(batch, self.keys, None, self._key_kinds)
         news = self._unknown(self.counts.find(keys), step)

@@ -45,6 +45,16 @@ class TracedOperator(StatefulOperator):
 
     # -- what subclasses provide ------------------------------------------------------------------------------------
 
+    @property
+    @abstractmethod
+    def output_schema(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def process(self, batch: pa.RecordBatch) -> pa.Table | None: ...
+
+    @abstractmethod
+    def on_watermark(self, watermark: int) -> pa.Table: ...
+
     @abstractmethod
     def window_count(self) -> int: ...
 
@@ -61,7 +71,7 @@ class TracedOperator(StatefulOperator):
     def records_of(self, ids: NDArray[np.int64]) -> tuple[Records, ...]: ...
 
     @abstractmethod
-    def replay(self, batch: pa.RecordBatch, step: int, *, partial: bool = False) -> None:
+    def replay(self, batch: pa.RecordBatch, step: int) -> None:
         """Take in again what this step took in. Gives no results: they came out before."""
 
     # -- footprints -------------------------------------------------------------------------------------------------
@@ -120,9 +130,10 @@ class TracedOperator(StatefulOperator):
         # as after a restore: what has come in by another way is not marked, and no capture could carry it
         self.captured, self.scanned = digest_of(-1, self._digits(), [memoryview(b"brought back")]), END
         ids = [one.ids for one in gathered.found]
-        self._known = np.full(int(max((run.max() for run in ids if len(run)), default=-1)) + 1, -1, np.int64)
+        known = np.full(int(max((run.max() for run in ids if len(run)), default=-1)) + 1, -1, np.int64)
         for one in gathered.found:
-            self._known[one.ids] = one.control.step
+            known[one.ids] = one.control.step
+        self._known = known
         left = [FootprintRun(one.ids, one.ordinals, one.moment) for one in reversed(gathered.found)]
         self.keep_footprints().resume(end.after, left)
 

@@ -118,6 +118,21 @@ def test_an_objective_holds_the_expected_recovery_below_itself(tmp_path: Path):
     assert costs.recovery_ns(live.extent) <= 200_000
 
 
+def test_an_operator_that_is_given_an_objective_chooses_targets_interval_and_period_by_itself(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr("holdfast.runtime.disk.eventual.CHOOSE_EVERY", 4)
+    now = iter(range(0, 10**12, 10_000_000))
+    policy = Policy(RecoverIn(5_000_000, margin=1.0), None, AsDearAsAtFirst(), lambda: next(now))
+    assert policy.cadence is None
+    live = fed(tmp_path, "count", ONE_FAST, policy)
+    assert policy.chosen is not None
+    assert policy.cadence is not None
+    assert policy.chosen.tuples_max >= live.extent.windows
+    assert policy.costs.recovery_ns(live.extent) <= 5_000_000
+    assert policy.cadence.interval_ns <= policy.cadence.period_ns
+
+
 def test_windows_that_open_and_close_within_a_step_leave_no_footprint(tmp_path: Path):
     op = EventualOperator(made("tumbling"), ControlLog(tmp_path, EDGE))
     op.step(InputStep(batch(SCHEMA, [1, 2], ["a", "b"], [1, 2], ["x", "y"]), 100))

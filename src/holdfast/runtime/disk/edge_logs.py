@@ -56,6 +56,7 @@ class SegmentFile:
         if segment.ended:  # of an earlier life: read only, and cut at its last whole entry
             self._handle = os.open(path, os.O_RDWR)
             os.ftruncate(self._handle, segment.bytes)
+            os.fdatasync(self._handle)  # its last entries were found whole, but nobody may have waited for the disk
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
