@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 from holdfast.runtime.node import starts as module
-from holdfast.runtime.node.starts import GIVE_WAY_S_MAX, Starts
+from holdfast.runtime.node.starts import GIVE_WAY_S_MAX, HeldStart, Starts
 from holdfast.runtime.node.wanted import Wanted
 
 HOLDER = """
@@ -46,6 +48,22 @@ def test_a_process_that_dies_lets_go_of_its_start(tmp_path: Path):
     holder.kill()
     holder.wait()
     assert not Starts(tmp_path).are_under_way()
+
+
+def test_a_start_does_not_wait_for_a_process_that_was_stopped_while_it_looked(tmp_path: Path):
+    """Whoever looks has the lock alone for a moment; frozen in that moment, it would keep all stages from starting."""
+    starts = Starts(tmp_path)
+    starts.hold().over()
+    (file,) = (tmp_path / "starts").iterdir()
+    with file.open("r+") as looking:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        held: list[HeldStart] = []
+        waiting = threading.Thread(target=lambda: held.append(starts.hold()), daemon=True)
+        waiting.start()
+        waiting.join(10)
+        assert held
+    held[0].over()
+    assert not starts.are_under_way()
 
 
 def test_starts_of_another_machine_are_nothing_to_this_one(tmp_path: Path, monkeypatch):

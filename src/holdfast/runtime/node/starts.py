@@ -15,10 +15,13 @@ import fcntl
 import os
 import platform
 import threading
+import time
 from pathlib import Path
 
 #: So long each standby waits for starts of others in all: stages that fail again and again must not keep it cold.
 GIVE_WAY_S_MAX = 30.0
+#: How often a start tries to get the lock, and how long it waits in between.
+TRIES, PAUSE_S = 50, 0.01
 
 
 class HeldStart:
@@ -42,7 +45,14 @@ class Starts:
         self._path = directory / "starts" / (platform.node() or "here") if directory is not None else None
 
     def hold(self) -> HeldStart:
-        return HeldStart(self._locked(fcntl.LOCK_SH))
+        """Whoever looks has the lock alone for a moment. A process that was frozen in that moment is not waited for:
+        then nobody gives way to this start."""
+        for _ in range(TRIES):
+            try:
+                return HeldStart(self._locked(fcntl.LOCK_SH | fcntl.LOCK_NB))
+            except BlockingIOError:
+                time.sleep(PAUSE_S)
+        return HeldStart(None)
 
     def are_under_way(self) -> bool:
         if self._path is None or not self._path.exists():
