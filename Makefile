@@ -14,7 +14,7 @@ help:  ## list the targets
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[spark,store,bench,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[spark,store,kafka,bench,dev]'
 	@if ! $(BIN)/python -c 'from holdfast.jvm import find_java; find_java()' 2>/dev/null; then \
 		echo "no Java 17 or later on this machine: installing one into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet -e '.[java]'; fi

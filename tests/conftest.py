@@ -32,6 +32,7 @@ CLUSTERS = (
     "test_faults",
     "test_gaps",
     "test_hostile_streams",
+    "test_kafka_sinks",
     "test_large_state",
     "test_late_signals",
     "test_lost_journals",

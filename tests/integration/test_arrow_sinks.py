@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.arrow_runs import difference_of, finish, home_of, told
 from support.nodes import Nodes
 from support.plans import ROWS, WINDOW_US, aggregate_plan
-from support.source import rows
 
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.pipeline import load
@@ -82,41 +81,6 @@ def rows_written(base: Path) -> int:
     return sum(table.num_rows for table in written(base).values())
 
 
-def home_of(nodes: Nodes) -> str:
-    """The node that runs the sink, once another one stands by."""
-
-    def found() -> str:
-        place = nodes.status()["places"]["r0"]
-        warm = nodes.status(place["backup"].partition("#")[0])["drivers"].get("r0", {}) if place["backup"] else {}
-        return place["primary"].partition("#")[0] if warm.get("warmth") == "warm" else ""
-
-    return nodes.until("a warm standby of the sink", found, 60)
-
-
-def told(nodes: Nodes, event: str) -> list[dict]:
-    return [e for name in nodes.names for e in nodes.events(name) if e["event"] == event and e.get("stage") == "r0"]
-
-
-def finish(nodes: Nodes) -> None:
-    (nodes.dir / "closed").write_text(str(nodes.available() + nodes.rate))
-    nodes.until("someone to be told to finish", lambda: nodes.caller.call(nodes.alive()[0], "finish", timeout=20))
-    nodes.until("the sink to end", lambda: told(nodes, "stage-finished"), 60)
-
-
-def difference(nodes: Nodes, base: Path) -> tuple[int, int]:
-    """How many results are missing, and how many are too many or wrong."""
-    given = pa.Table.from_batches([rows(0, int((nodes.dir / "closed").read_text()), nodes.rate, nodes.keys)])
-    start = pc.multiply(pc.divide(given["ts"].cast(pa.int64()), WINDOW_US), WINDOW_US)
-    made = (
-        given.append_column("start", start).group_by(["start", "key"]).aggregate([([], "count_all"), ("value", "sum")])
-    )
-    right = list(zip(*(made[c].to_pylist() for c in ("start", "key", "count_all", "value_sum")), strict=True))
-    held = pa.concat_tables(written(base).values())
-    starts = held["window_start"].cast(pa.int64()).to_pylist()
-    mine = list(zip(starts, *(held[c].to_pylist() for c in ("key", "n", "total")), strict=True))
-    return len(set(right) - set(mine)), len(mine) - len(set(right) & set(mine))
-
-
 def test_the_node_of_an_arrow_sink_is_killed_twice_and_every_row_is_written_once(nodes: Nodes, tmp_path: Path):
     nodes.until("first rows", lambda: rows_written(tmp_path), 60)
     for _ in range(2):
@@ -125,7 +89,7 @@ def test_the_node_of_an_arrow_sink_is_killed_twice_and_every_row_is_written_once
         nodes.until("rows after the kill", lambda before=before: rows_written(tmp_path) > before + 50, 60)
         nodes.start(victim)
     finish(nodes)
-    assert difference(nodes, tmp_path) == (0, 0)
+    assert difference_of(nodes, pa.concat_tables(written(tmp_path).values())) == (0, 0)
     assert not list(tmp_path.glob("differs-*"))
     assert not any("JVM" in e["text"] for name in nodes.names for e in nodes.events(name))
 
@@ -140,7 +104,7 @@ def test_a_function_that_fails_is_named_and_goes_on_where_it_was(nodes: Nodes, t
     before = rows_written(tmp_path)
     nodes.until("rows after that", lambda: rows_written(tmp_path) > before, 60)
     finish(nodes)
-    assert difference(nodes, tmp_path) == (0, 0)
+    assert difference_of(nodes, pa.concat_tables(written(tmp_path).values())) == (0, 0)
 
 
 def test_a_function_that_hangs_is_taken_over_and_does_no_harm_when_it_goes_on(nodes: Nodes, tmp_path: Path):
@@ -154,5 +118,5 @@ def test_a_function_that_hangs_is_taken_over_and_does_no_harm_when_it_goes_on(no
     nodes.until("rows of the other", lambda: rows_written(tmp_path) > before + 50, 60)
     nodes.signal(victim, signal.SIGCONT)
     finish(nodes)
-    assert difference(nodes, tmp_path) == (0, 0)
+    assert difference_of(nodes, pa.concat_tables(written(tmp_path).values())) == (0, 0)
     assert not list(tmp_path.glob("differs-*"))

@@ -236,6 +236,9 @@ SINKS: list[Case] = [
     ("a writer that exits", "import sys; counted(read()).write(lambda df: sys.exit(3), name='o')", ("o: the writer fails with SystemExit",)),
     ("a partition that is not there", "counted(read()).write(lambda df: df.writeStream.format('parquet').option('path', 'out').partitionBy('nosuch'), name='o')", ("o: no column named 'nosuch'",)),
     ("a text sink of several columns", "out(counted(read()), format='text', name='o')", ("o: a text sink takes one column of type string",)),
+    ("a topic's key that is not there", "counted(read()).write_kafka(topic='t', bootstrap='k:9092', key='nosuch', name='o')", ("o: key has no column named 'nosuch'", "bad.py:11")),
+    ("a topic without a broker", "counted(read()).write_kafka(topic='t', bootstrap='k', name='o')", ("write_kafka o: bootstrap 'k' names no broker", "bad.py:11")),
+    ("a setting that Kafka does not know", "counted(read()).write_kafka(topic='t', bootstrap='k:9092', options={'nosuch': 1}, name='o')", ("o: Kafka's client refuses the options", "nosuch")),
 ]  # fmt: skip
 
 BAD: list[Case] = [

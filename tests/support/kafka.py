@@ -67,31 +67,16 @@ def _coordinates(group: str, artifact: str, version: str = "") -> str:
 
 
 class Broker:
-    """One broker with its log under `directory`."""
+    """One broker with its log under `directory`; `connector=False` where Spark reads nothing from it."""
 
-    def __init__(self, directory: Path) -> None:
-        classpath = os.pathsep.join(jars(directory / "broker", BROKER, with_what_they_need=True))
+    def __init__(self, directory: Path, connector: bool = True) -> None:
+        self.directory = directory
+        self._classpath = os.pathsep.join(jars(directory / "broker", BROKER, with_what_they_need=True))
         #: For `spark.jars`.
-        self.connector = ",".join(jars(directory / "connector", CONNECTOR, with_what_they_need=False))
-        (py4j,) = Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")
-        with open(directory / "broker.log", "wb") as log:
-            port, token, self.process = launch_gateway(
-                jarpath=str(py4j), classpath=classpath, javaopts=["-Xmx256m", "-XX:+UseSerialGC"], die_on_exit=True,
-                java_path=f"{find_java()}/bin/java", enable_auth=True, redirect_stderr=log, return_proc=True,
-            )  # fmt: skip
-        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
-        self.gateway = JavaGateway(gateway_parameters=parameters)
-        self.jvm: Any = self.gateway.jvm
-        try:
-            self._start(directory)
-        except BaseException:
-            self.process.kill()
-            raise
-
-    def _start(self, directory: Path) -> None:
+        self.connector = ",".join(jars(directory / "connector", CONNECTOR, with_what_they_need=False)) * connector
         ours, controller = free_ports(2)
         self.address = f"127.0.0.1:{ours}"
-        settings = {
+        self._settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
@@ -104,15 +89,37 @@ class Broker:
             "transaction.state.log.min.isr": "1",
             "auto.create.topics.enable": "false",
         }
-        file = directory / "server.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
-        words = ["format", "--cluster-id", cluster, "--config", str(file)]
-        arguments = self.gateway.new_array(self.jvm.java.lang.String, len(words))
-        for i, word in enumerate(words):
-            arguments[i] = word
-        assert self.jvm.kafka.tools.StorageTool.execute(arguments, self.jvm.System.err) == 0
-        config = self.jvm.kafka.server.KafkaConfig.fromProps(self._properties(settings))
+        self.start()
+
+    def start(self) -> None:
+        """Also again, after `kill`: with the same address, and what it had."""
+        (py4j,) = Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")
+        with open(self.directory / "broker.log", "ab") as log:
+            port, token, self.process = launch_gateway(
+                jarpath=str(py4j), classpath=self._classpath, javaopts=["-Xmx256m", "-XX:+UseSerialGC"],
+                die_on_exit=True, java_path=f"{find_java()}/bin/java", enable_auth=True, redirect_stderr=log,
+                return_proc=True,
+            )  # fmt: skip
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        self.gateway = JavaGateway(gateway_parameters=parameters)
+        self.jvm: Any = self.gateway.jvm
+        try:
+            self._serve()
+        except BaseException:
+            self.process.kill()
+            raise
+
+    def _serve(self) -> None:
+        file = self.directory / "server.properties"
+        if not file.exists():
+            file.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
+            words = ["format", "--cluster-id", cluster, "--config", str(file)]
+            arguments = self.gateway.new_array(self.jvm.java.lang.String, len(words))
+            for i, word in enumerate(words):
+                arguments[i] = word
+            assert self.jvm.kafka.tools.StorageTool.execute(arguments, self.jvm.System.err) == 0
+        config = self.jvm.kafka.server.KafkaConfig.fromProps(self._properties(self._settings))
         self.server = self.jvm.kafka.server.KafkaRaftServer(config, self.jvm.org.apache.kafka.common.utils.Time.SYSTEM)
         self.server.startup()
         text = "org.apache.kafka.common.serialization.StringSerializer"
@@ -135,6 +142,9 @@ class Broker:
         made = self.jvm.org.apache.kafka.clients.admin.NewTopic(topic, partitions, 1)
         self._done(self.admin.createTopics([made]).all())
 
+    def delete(self, topic: str) -> None:
+        self._done(self.admin.deleteTopics([topic]).all())
+
     def grow(self, topic: str, partitions: int) -> None:
         more = self.jvm.org.apache.kafka.clients.admin.NewPartitions.increaseTo(partitions)
         self._done(self.admin.createPartitions({topic: more}).all())
@@ -156,10 +166,14 @@ class Broker:
             self.producer.send(record(topic, row["src"], json.dumps(row)))
         self.producer.flush()
 
-    def close(self) -> None:
-        self.process.kill()  # nobody reads its log again
+    def kill(self) -> None:
+        """As kill -9 does. What it had confirmed is in its log."""
+        self.process.kill()
         self.process.wait(10)
         self.gateway.close()
+
+    def close(self) -> None:
+        self.kill()  # nobody reads its log again
 
 
 class TopicFeed:

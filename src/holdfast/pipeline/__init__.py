@@ -6,13 +6,14 @@ frames.py    the user's functions      checks.py    what Spark says of them  pla
 load.py      a user's file             verify.py    the same in plain Spark batch, compared
 arguments.py what a call may say       replay.py    its input again          recompute.py  its operators in SQL
                                        compare.py   rows as multisets        generators.py streams for the examples
+kafka.py     a topic as a sink
 
 No module imports pyspark: whoever needs DataFrames is handed a SparkSession.
 """
 
 from holdfast.pipeline.api import Pipeline, Stream
 from holdfast.pipeline.explain import describe, explain
-from holdfast.pipeline.frames import StageFeed, arrow_function, feed_of, stage_frame, stage_function, stage_writer
+from holdfast.pipeline.frames import StageFeed, feed_of, light_sink, stage_frame, stage_function, stage_writer
 from holdfast.pipeline.graph import SinkBatch
 from holdfast.pipeline.load import load
 from holdfast.pipeline.planner import plan
@@ -22,10 +23,10 @@ __all__ = [
     "SinkBatch",
     "StageFeed",
     "Stream",
-    "arrow_function",
     "describe",
     "explain",
     "feed_of",
+    "light_sink",
     "load",
     "plan",
     "stage_frame",

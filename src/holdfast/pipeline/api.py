@@ -7,7 +7,7 @@ The rest is checked when the pipeline is planned, before anything starts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, InvariantError
@@ -52,6 +52,7 @@ from holdfast.pipeline.graph import (
     UnionOf,
     Writer,
 )
+from holdfast.pipeline.kafka import POSITIONS, WAIT, target_of
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -353,6 +354,33 @@ class Stream:
         optional_function(result, f"{what}: result", "spark -> DataFrame")
         self._end(name, write=_not_written, result=result, arrow=function)
 
+    def write_kafka(
+        self,
+        *,
+        topic: str,
+        bootstrap: str,
+        key: str | Sequence[str] | None = None,
+        value: str | Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        wait: Duration = WAIT,
+        positions: str = POSITIONS,
+        name: str | None = None,
+        result: Callable[[Session], Frame] | None = None,
+    ) -> None:
+        """Write to a Kafka topic, without Spark: each batch in one transaction with the position after it.
+
+        So whoever reads the topic with `read_committed` sees every row exactly once, whatever fails. key, value: a
+        column as it is, or a list of columns as a JSON object; no key, and all columns as JSON, if they are not given.
+        wait: how long a broker that does not answer is waited for. positions: a topic that stays empty and names the
+        positions; it is made if it is not there. options: settings of the client. result: as with `write`; not needed
+        for JSON.
+        """
+        what = f"write_kafka {name}" if name else "write_kafka"
+        optional_function(result, f"{what}: result", "spark -> DataFrame")
+        said = {"topic": topic, "bootstrap": bootstrap, "key": key, "value": value, "options": options}
+        target = target_of(what, **said, wait=wait, positions=positions)
+        self._end(name, write=_not_written, result=result, kafka=target)
+
     def _end(self, given: str | None, **how: Any) -> None:
         name = self._name(given, f"out_{len(self.pipeline.graph.of(Sink))}")
         self.pipeline.graph.add(Sink(number=self._next, where=caller(), parent=self.node, name=name, **how))
@@ -451,7 +479,7 @@ def _not_read(spark: Session) -> Frame:
 
 
 def _not_written(frame: Frame) -> Writer:
-    raise InvariantError("an Arrow sink was written by Spark", hint="Its rows go to a function.")
+    raise InvariantError("a sink without Spark was written by Spark", hint="Its rows go elsewhere.")
 
 
 def _need_stream(other: object, pipeline: Pipeline, what: str) -> None:

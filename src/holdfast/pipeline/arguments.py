@@ -20,7 +20,9 @@ COPIES = 2
 SHARDS_DEFAULT = 4
 SHARDS_MAX = 1024
 #: The files that make up the API: a user's line is the first one outside.
-_OWN = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("arguments.py", "api.py", "aggs.py"))
+_OWN = tuple(
+    os.path.join(os.path.dirname(__file__), name) for name in ("arguments.py", "api.py", "aggs.py", "kafka.py")
+)
 _NEVER_IDLE_NS = 1 << 60
 
 

@@ -41,8 +41,8 @@ _HARMLESS = ("input_file_name", "input_file_block_start", "input_file_block_leng
 
 #: Sinks that Spark makes idempotent by batch id.
 IDEMPOTENT_FILES = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
-#: The format of a sink that Spark does not write: a function gets its rows.
-ARROW = "write_arrow"
+#: The format of a sink that Spark does not write: a function gets its rows, or a topic does.
+ARROW, KAFKA = "write_arrow", "write_kafka"
 #: Sinks that Spark finds by other means than their name.
 _BUILT_IN = ("memory", "table", "holdfast")
 _IDEMPOTENT = (*IDEMPOTENT_FILES, "delta", "iceberg", "hudi", "noop", "holdfast")
@@ -176,6 +176,8 @@ class SinkFacts:
 
     format: str
     options: dict[str, str] = field(default_factory=dict)
+    #: Where that is, if not at a path.
+    where: str = ""
     #: Why it may write a row twice after a failure; "": it cannot.
     doubt: str = ""
 

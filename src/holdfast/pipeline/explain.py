@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.model.plan import AUTO
 from holdfast.pipeline import durations
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.checks import ARROW
+from holdfast.pipeline.checks import ARROW, KAFKA
 from holdfast.pipeline.graph import Aggregate, JoinOf, Session, Source, Stateful
 from holdfast.pipeline.layout import Layout, OperatorLayout, Stage, lay_out
 
@@ -61,7 +61,7 @@ def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any]) -> dict[str, Any
     if stage.sink is not None:
         described["sink"] = stage.sink.where
     if facts is not None:
-        described |= {"format": facts.format, "path": facts.path, "idempotent": not facts.doubt}
+        described |= {"format": facts.format, "path": facts.path or facts.where, "idempotent": not facts.doubt}
     return described
 
 
@@ -143,6 +143,8 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
         lines.append(f"  feeds {', '.join(stage['feeds'])} over {stage['edges']} edges")
     if stage.get("format") == ARROW:
         lines.append("  gives every batch to a function as an Arrow table, without Spark")
+    elif stage.get("format") == KAFKA:
+        lines.append(f"  writes to {stage['path']}, each batch in one transaction with its position, without Spark")
     elif "format" in stage:
         sure = "" if stage["idempotent"] else ", which may hold rows twice after a failure"
         lines.append(f"  writes {stage['format']} {stage['path']}".rstrip() + sure)

@@ -3,7 +3,7 @@
     stage_frame(pipeline, stage, spark)   source stages: the streaming DataFrame, steps applied, to run foreachBatch on
     stage_function(pipeline, stage)       between and sink stages: {operator: its DataFrame} -> DataFrame
     stage_writer(pipeline, stage)         sinks: DataFrame -> the user's DataStreamWriter, not started
-    arrow_function(pipeline, stage)       Arrow sinks: (table, SinkBatch) -> None
+    light_sink(pipeline, stage)           sinks without Spark: the function or the topic
     feed_of(operator plan, number)        how a micro-batch of a stage becomes what crosses to an operator, in SQL
 
 The DataFrames of operators have the columns of `OperatorPlan.output`; `empty_stream` makes one for planning.
@@ -23,7 +23,7 @@ from holdfast.model.plan import OperatorPlan
 from holdfast.operators import WindowAggregate, build, wire_schema
 from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.graph import Frame, Port, Session, SinkBatch, Source, Step, Writer
+from holdfast.pipeline.graph import Frame, Port, Session, Sink, Source, Step, Writer
 from holdfast.pipeline.layout import WINDOW_END, WINDOW_TIME, Branch, Stage, lay_out
 
 _ARROW = {
@@ -101,12 +101,12 @@ def stage_writer(pipeline: Pipeline, stage_id: str) -> Callable[[Frame], Writer]
     return stage.sink.write
 
 
-def arrow_function(pipeline: Pipeline, stage_id: str) -> Callable[[pa.Table, SinkBatch], None]:
-    """The user's function of an Arrow sink."""
+def light_sink(pipeline: Pipeline, stage_id: str) -> Sink:
+    """What the user has said of a sink without Spark: the function or the topic."""
     stage = _stage(pipeline, stage_id, "sink")
     assert stage.sink is not None
-    check(stage.sink.arrow is not None, "a sink of Spark's was asked for its function", stage_id)
-    return stage.sink.arrow  # pyright: ignore[reportReturnType] (just checked)
+    check(stage.sink.light, "a sink of Spark's was taken for one without", stage_id)
+    return stage.sink
 
 
 @dataclass(frozen=True)

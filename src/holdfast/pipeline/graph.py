@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.pipeline.kafka import KafkaTarget
+
 #: A DataFrame, a SparkSession, a DataStreamWriter: this package never imports pyspark, it is handed what it needs.
 Frame = Any
 Session = Any
@@ -157,6 +159,18 @@ class Sink(GraphNode):
     result: Callable[[Session], Frame] | None
     #: Takes the rows as Arrow tables, instead of `write`; None: Spark writes.
     arrow: Callable[[Any, SinkBatch], None] | None = None
+    #: A topic that the rows go to, instead of both.
+    kafka: KafkaTarget | None = None
+
+    @property
+    def light(self) -> bool:
+        """It is written without Spark."""
+        return self.arrow is not None or self.kafka is not None
+
+    @property
+    def call(self) -> str:
+        """What the user calls it by."""
+        return "write_kafka" if self.kafka is not None else "write_arrow" if self.arrow is not None else "write"
 
     @property
     def label(self) -> str:

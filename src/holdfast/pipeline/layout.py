@@ -165,7 +165,7 @@ class Layout:
                     idle_ns=idle_ns,
                     tick_ns=1_000,
                     foreign=stage.kind == "port",
-                    light=stage.sink is not None and stage.sink.arrow is not None,
+                    light=stage.sink is not None and stage.sink.light,
                 )
             )
             if stage.reads:
@@ -303,19 +303,19 @@ def _check_sink(sink: Sink, branches: tuple[Branch, ...]) -> None:
                 detail=f"Written at {sink.where}.",
                 hint="Spark alone runs that exactly once; Holdfast protects windows and joins.",
             )
-    if sink.arrow is None:
+    if not sink.light:
         return
     if branches[0].steps:
         raise ConfigError(
-            f"{sink.name}: {branches[0].steps[0].label} stands between {branches[0].root.label} and write_arrow",
-            detail="A map or a filter is a function of DataFrames, and an Arrow sink has no Spark.",
-            hint="Do it to the table, in the function; or end with .write(...).",
+            f"{sink.name}: {branches[0].steps[0].label} stands between {branches[0].root.label} and {sink.call}",
+            detail="A map or a filter is a function of DataFrames, and such a sink has no Spark.",
+            hint="Do it to the table, in the function of write_arrow; or end with .write(...).",
         )
     if len(branches) > 1:
         raise ConfigError(
-            f"{sink.name}: write_arrow takes the result of one operator, not a union",
+            f"{sink.name}: {sink.call} takes the result of one operator, not a union",
             detail=f"It is given {', '.join(branch.label for branch in branches)}.",
-            hint="End each of them with a write_arrow of its own.",
+            hint=f"End each of them with a {sink.call} of its own.",
         )
 
 

@@ -32,6 +32,7 @@ from holdfast.pipeline.frames import (
     with_event_time,
 )
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
+from holdfast.pipeline.kafka import check_target
 from holdfast.pipeline.layout import (
     WINDOW_END,
     WINDOW_TIME,
@@ -214,7 +215,7 @@ class Planner:
                 reads=stage.reads,
                 feeds=tuple(stage.feeds),
                 event_time=event_time,
-                arrow=stage.sink is not None and stage.sink.arrow is not None,
+                arrow=stage.sink is not None and stage.sink.light,
             )
         source = stage.source
         return StagePlan(
@@ -234,6 +235,10 @@ class Planner:
         )
 
     def _sink(self, stage: Stage, sink: Sink) -> None:
+        if sink.kafka is not None:
+            check_target(sink.kafka, self.outputs[stage.reads[0]], sink.name)
+            self.sinks[stage.id] = checks.SinkFacts(checks.KAFKA, where=str(sink.kafka))
+            return
         if sink.arrow is not None:
             self.sinks[stage.id] = checks.SinkFacts(checks.ARROW)
             return

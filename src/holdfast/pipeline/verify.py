@@ -24,11 +24,12 @@ from holdfast.model.parts import GapFound
 from holdfast.model.plan import FOREVER_US, Plan
 from holdfast.operators.columns import quoted
 from holdfast.pipeline.api import Pipeline
-from holdfast.pipeline.checks import ARROW, IDEMPOTENT_FILES, SinkFacts
+from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts
 from holdfast.pipeline.compare import FLOAT_TOLERANCE, Comparison, compare, less
 from holdfast.pipeline.frames import apply_steps, combine, outlet_rows, source_rows
 from holdfast.pipeline.gaps import WINDOW, gaps_of, overlaps
 from holdfast.pipeline.graph import Aggregate, Frame, JoinOf, Port, Session, Sink
+from holdfast.pipeline.kafka import topic_rows
 from holdfast.pipeline.layout import Branch, InputLayout, Layout, Stage
 from holdfast.pipeline.letters import letters_of, without_skipped
 from holdfast.pipeline.origins import Origins, read_origins
@@ -323,12 +324,13 @@ class _Audit:
     def _sink(self, stage: Stage) -> SinkVerdict:
         sink = stage.sink
         assert sink is not None
-        where = self.facts[stage.id].path or self.facts[stage.id].format
+        facts = self.facts[stage.id]
+        where = facts.path or facts.where or facts.format
         reason = self._cannot(stage)
         if reason:
             return SinkVerdict(sink=sink.name, where=where, not_compared=reason)
         made = combine(stage, [self._result(b.root.name or "") for b in stage.branches])
-        expected = (made if sink.arrow is not None else as_written(made, sink)).persist()
+        expected = as_written(made, sink).persist()
         try:
             found = self._content(sink, expected)
             values = {n for op in self.layout.operators.values() for n in getattr(op.node, "aggs", {})}
@@ -388,9 +390,11 @@ class _Audit:
                 if name not in stage.reads:
                     return f"windows over join {name} are known only after the stream is finished"
         sink, facts = stage.sink, self.facts[stage.id]
-        if sink is not None and sink.result is None and facts.format.lower() not in IDEMPOTENT_FILES:
-            call = ARROW if sink.arrow is not None else "write"
-            return f"what a {facts.format} sink holds is not known; say it with .{call}(..., result=lambda spark: ...)"
+        if sink is None or sink.result is not None or facts.format.lower() in IDEMPOTENT_FILES:
+            return ""
+        if sink.kafka is None or isinstance(sink.kafka.value, str):
+            unknown = f"what a {facts.format} sink holds is not known"
+            return f"{unknown}; say it with .{sink.call}(..., result=lambda spark: ...)"
         return ""
 
     def _above(self, names: list[str]) -> list[str]:
@@ -410,6 +414,8 @@ class _Audit:
         """What the sink holds."""
         if sink.result is not None:
             return sink.result(self.spark)
+        if sink.kafka is not None:
+            return topic_rows(self.spark, sink.kafka, sink.name, self.run_dir / "checkpoints" / sink.name, expected)
         facts = self.facts[sink.name]
         path = Path(facts.path)
         if "://" not in facts.path and not path.exists():
@@ -442,6 +448,9 @@ def _is_known_port(stage: Stage) -> bool:
 
 def as_written(frame: Frame, sink: Sink) -> Frame:
     """What a user's writer writes of a batch DataFrame: it may select or rename before `writeStream`."""
+    if sink.light:
+        columns = sink.kafka.in_json(frame.columns) if sink.kafka is not None else ()
+        return frame.select(*map(quoted, columns)) if columns else frame
     writer = sink.write(_Written(frame))
     if not isinstance(writer, _Writing):
         raise InputError(f"{sink.name}: the writer gives no DataStreamWriter")

@@ -1,9 +1,10 @@
-"""A sink without Spark: follows a stream, fetches its rows, gives them to the user's function as an Arrow table.
+"""A sink without Spark: follows a stream, fetches its rows, gives them as an Arrow table to whatever writes them.
 
-What a batch reads is noted durably before its rows are given to the function, and that it is written after that, in the
-files that Spark keeps of a sink: so a sink can be moved, stopped, verified and upgraded like any other. After a failure
-the batch that was planned and is not committed is given again, with the same number and the same rows in the same
-order. Exactly once is then the function's part: it is given the number (`SinkBatch`).
+What a batch reads is noted durably before its rows are given away, and that it is written after that, in the files
+that Spark keeps of a sink: so a sink can be moved, stopped, verified and upgraded like any other. After a failure the
+batch that was planned and is not committed is given again, with the same number and the same rows in the same order.
+Exactly once is then the writer's part: it is given the number (`SinkBatch`). A writer is the user's function, or
+`kafka_sink.py`.
 
 A function that hangs keeps its thread. Whoever takes over gives the same batch to another one; what the old one does
 afterwards is of that same batch, and the nodes refuse it anything else, since its epoch is old.
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -45,6 +46,64 @@ SAID_MAX = 500
 KEEP, KEEP_EVERY = 100, 20
 
 
+class SinkWriter(Protocol):
+    """What rows are given to."""
+
+    @property
+    def tells(self) -> bool:
+        """It says itself what it waits for. If not, a person is told how long it takes."""
+        ...
+
+    def prepare(self) -> None:
+        """Of a standby: whatever makes a take-over shorter, and changes nothing."""
+        ...
+
+    def begin(self, stopping: threading.Event, committed: int) -> None:
+        """Before anything is planned or written in this life. `committed`: the last batch that is noted as written."""
+        ...
+
+    def write(self, table: pa.Table, batch: SinkBatch) -> None: ...
+
+    def idle(self) -> None:
+        """There is nothing to write now."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FunctionWriter:
+    """The user's function."""
+
+    tells = False
+
+    def __init__(self, function: Callable[[pa.Table, SinkBatch], Any]) -> None:
+        self._function = function
+
+    def prepare(self) -> None:
+        """It is not called: it would write."""
+
+    def begin(self, stopping: threading.Event, committed: int) -> None:
+        """It knows nothing of lives."""
+
+    def write(self, table: pa.Table, batch: SinkBatch) -> None:
+        """Whatever the function raises, `sys.exit` included, is told in one line."""
+        try:
+            self._function(table, batch)
+        except (Exception, SystemExit) as error:
+            text = " ".join(str(error).split())[:SAID_MAX]
+            raise HoldfastError(
+                f"stage {batch.sink}: its function failed",
+                detail=f"Batch {batch.number}, {table.num_rows:,} rows: {type(error).__name__}: {text}",
+                hint="The batch is not noted as written. It is given to the function again.",
+            ) from error
+
+    def idle(self) -> None:
+        """It is not called without rows."""
+
+    def close(self) -> None:
+        """It has nothing of ours."""
+
+
 class ArrowLoop:
     """One life of an Arrow sink, on a thread of its own. To its stage it looks like a query of Spark's."""
 
@@ -53,12 +112,12 @@ class ArrowLoop:
         plan: Plan,
         stage: StagePlan,
         settings: ReadOptions,
-        function: Callable[[pa.Table, SinkBatch], Any],
+        writer: SinkWriter,
     ) -> None:
         self._plan = plan
         self._stage = stage
         self._settings = settings
-        self._function = function
+        self._writer = writer
         self._operator = plan.operator(stage.reads[0])
         self._schema = pa.ipc.read_schema(pa.py_buffer(self._operator.output))
         self._checkpoint = Path(settings.directory) / "checkpoints" / stage.id
@@ -66,7 +125,7 @@ class ArrowLoop:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"arrow-{stage.id}", daemon=True)
-        #: Since when the function has been at work on the present batch.
+        #: Since when the writer has been at work on the present batch.
         self._busy_since: float | None = None
         #: Of the last batch, shaped like Spark's StreamingQueryProgress.
         self.progress: dict[str, Any] | None = None
@@ -90,9 +149,9 @@ class ArrowLoop:
         self._thread.join()
 
     def busy_s(self) -> float:
-        """For how long the function has been at work on the present batch; 0: it is not."""
+        """For how long the user's function has been at work on the present batch; 0: it is not."""
         since = self._busy_since
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None or self._writer.tells else time.monotonic() - since
 
     # --- on its thread
 
@@ -108,6 +167,7 @@ class ArrowLoop:
         follower = Follower(self._settings, self._plan, start)
         pool = ThreadPoolExecutor(FETCHES, thread_name_prefix=f"fetch-{self._stage.id}")
         try:
+            self._writer.begin(self._stopping, number)
             if checkpoint.newest_planned(self._checkpoint) > number:  # of a life that did not come to its end
                 number += 1
                 end = checkpoint.planned_batch(self._checkpoint, number)
@@ -116,6 +176,7 @@ class ArrowLoop:
             self._follow(follower, pool, number, start)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            self._writer.close()
             follower.close()
             if self._keeper is not None:
                 self._keeper.close()
@@ -130,6 +191,7 @@ class ArrowLoop:
             end, rows = follower.latest(start, ROWS_MAX)
             now = time.monotonic()
             if end == start or not (rows or _is_over(end) or now - moved > EMPTY_S):
+                self._writer.idle()
                 follower.wait(LOOK_S)
                 continue
             number, moved = number + 1, now
@@ -149,7 +211,7 @@ class ArrowLoop:
             told = SinkBatch(run=self._plan.query, sink=self._stage.id, number=number, positions=positions)
             self._busy_since = time.monotonic()
             try:
-                give(self._function, table, told)
+                self._writer.write(table, told)
             finally:
                 self._busy_since = None
         written = time.perf_counter()
@@ -157,7 +219,7 @@ class ArrowLoop:
         if number % KEEP_EVERY == 0:
             checkpoint.forget_batches(self._checkpoint, number - KEEP)
         self._acknowledge(follower, end)
-        spans = {"fetch": fetched - moment, "function": written - fetched, "commit": time.perf_counter() - written}
+        spans = {"fetch": fetched - moment, "write": written - fetched, "commit": time.perf_counter() - written}
         self.progress = self._told(number, began, table.num_rows, spans)
         return end
 
@@ -188,19 +250,6 @@ class ArrowLoop:
             "processedRowsPerSecond": round(rows / total, 1) if total else 0.0,
             "durationMs": {what: round(1000 * span, 1) for what, span in {**spans, "triggerExecution": total}.items()},
         }
-
-
-def give(function: Callable[[pa.Table, SinkBatch], Any], table: pa.Table, told: SinkBatch) -> None:
-    """Call the user's function. Whatever it raises, `sys.exit` included, is told in one line."""
-    try:
-        function(table, told)
-    except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())[:SAID_MAX]
-        raise HoldfastError(
-            f"stage {told.sink}: its function failed",
-            detail=f"Batch {told.number}, {table.num_rows:,} rows: {type(error).__name__}: {text}",
-            hint="The batch is not noted as written. It is given to the function again.",
-        ) from error
 
 
 def _is_over(offset: Offset) -> bool:

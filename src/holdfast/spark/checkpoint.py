@@ -229,6 +229,11 @@ def commit_batch(directory: Path, batch: int) -> None:
     _durable(directory / "commits" / str(batch), _COMMITTED)
 
 
+def note_beside(path: Path, text: str) -> None:
+    """Something that a sink has to know later on, durably; its first word on it stays."""
+    _durable(path, text)
+
+
 def forget_batches(directory: Path, before: int) -> None:
     """Those that nobody asks for any more."""
     for log in (directory / "offsets", directory / "commits"):

@@ -12,10 +12,10 @@ from typing import Any
 
 from holdfast.model.ids import Asset, Consumer
 from holdfast.model.plan import StagePlan
-from holdfast.pipeline import Pipeline, arrow_function, load
+from holdfast.pipeline import Pipeline, light_sink, load
 from holdfast.pipeline.load import file_of_run
 from holdfast.spark import checkpoint
-from holdfast.spark.arrow_sink import ROWS_MAX, ArrowLoop
+from holdfast.spark.arrow_sink import ROWS_MAX, ArrowLoop, FunctionWriter, SinkWriter
 from holdfast.spark.follower import ReadOptions
 from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
@@ -65,22 +65,32 @@ class ArrowWriting:
         self.stage = stage
         self.say = say
         self.query: ArrowLoop | None = None
-        self._function = arrow_function(engine.pipeline, stage.id)
+        self._sink = light_sink(engine.pipeline, stage.id)
         self._checkpoint = engine.directory / "checkpoints" / stage.id
         self._told = -1
 
     def warm_up(self, scratch: Path, told: Callable[[], bool]) -> None:
-        """Connect and read once, as a guest. The function is not called: it would write."""
+        """Connect and read once, as a guest. The writer only looks for what it writes to."""
         rehearse(self._settings(0))
+        self._writer().prepare()
 
     def start(self, epoch: int) -> bool:
         engine = self.engine
         checkpoint.claim(self._checkpoint, self.stage.id, engine.plan.query)
         if self.is_over():
             return False
-        self.query = ArrowLoop(engine.plan, self.stage, self._settings(epoch), self._function)
+        self.query = ArrowLoop(engine.plan, self.stage, self._settings(epoch), self._writer())
         self.query.start()
         return True
+
+    def _writer(self) -> SinkWriter:
+        if self._sink.arrow is not None:
+            return FunctionWriter(self._sink.arrow)
+        from holdfast.spark.kafka_sink import KafkaWriter  # its serialisers are not for runs without one
+
+        target = self._sink.kafka
+        assert target is not None  # it is a sink without Spark
+        return KafkaWriter(target, self.engine.plan.query, self.stage.id, self._checkpoint, self.say)
 
     def _settings(self, epoch: int) -> ReadOptions:
         engine = self.engine

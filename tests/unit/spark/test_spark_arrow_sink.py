@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import HoldfastError, one_line
 from holdfast.pipeline import SinkBatch
-from holdfast.spark.arrow_sink import SAID_MAX, give
+from holdfast.spark.arrow_sink import SAID_MAX, FunctionWriter
 
 BATCH = SinkBatch(run="r-1", sink="out", number=7, positions={})
 
@@ -25,7 +25,7 @@ def test_what_a_function_raises_is_one_line_that_names_batch_and_error(error: Ba
         raise error
 
     with pytest.raises(HoldfastError, match="stage out: its function failed") as raised:
-        give(failing, pa.table({"a": [1, 2]}), BATCH)
+        FunctionWriter(failing).write(pa.table({"a": [1, 2]}), BATCH)
     assert said in raised.value.detail
     assert len(one_line(raised.value).splitlines()) == 1
     assert len(raised.value.detail) < SAID_MAX + 100
@@ -34,5 +34,5 @@ def test_what_a_function_raises_is_one_line_that_names_batch_and_error(error: Ba
 
 def test_what_a_function_gives_back_does_not_matter():
     given: list[object] = []
-    give(lambda table, batch: given.append((table.num_rows, batch.key)), pa.table({"a": [1]}), BATCH)
+    FunctionWriter(lambda table, batch: given.append((table.num_rows, batch.key))).write(pa.table({"a": [1]}), BATCH)
     assert given == [(1, "r-1/out/7")]
