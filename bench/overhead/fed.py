@@ -60,10 +60,10 @@ class Spent:
 
 
 def _plan() -> Plan:
-    from support.plans import ROWS, _aggregate  # pyright: ignore[reportMissingImports]
+    from support.plans import ROWS, aggregate_plan  # pyright: ignore[reportMissingImports]
 
     aggs = {"n": ["count", None, False], "total": ["sum", "value", False]}
-    made = _aggregate(OPERATOR, [(STAGE, ROWS, "ts")], WINDOW_US, aggs)
+    made = aggregate_plan(OPERATOR, [(STAGE, ROWS, "ts")], WINDOW_US, aggs)
     inputs = tuple(msgspec.structs.replace(one, partial=True) for one in made.inputs)
     names = tuple(shard_id(OPERATOR, i) for i in range(SHARDS))
     specs = tuple(ShardSpec(id=u, inputs=(stage_edge(STAGE, u),), outputs=(shard_edge(u),)) for u in names)
