@@ -151,6 +151,12 @@ class Copy:
         if change is not Change.GIVES_UP:
             self.why, self.blocked = "", None
 
+    @property
+    def expects_batch(self) -> bool:
+        """It started empty, and has not sealed a batch of some stage yet: when that speaks it may have to say that more
+        is missing than it knew (`pass_over`). No input says so, so no other copy would make the same of this state."""
+        return any(i.inbox.landing and i.watermark < WATERMARK_MAX for i in self.inputs if i.inbox is not None)
+
     def holds_to(self, edge: Edge) -> int:
         """Where this copy would stand if it ran now: a held capture is pasted first, and a stand-in may go back."""
         if self.fork is not None:

@@ -92,7 +92,7 @@ class Runner:
         #: The last epoch at which there were two: what lies before an empty start is not known at that one.
         self.two_at = 0
         #: Of a twin: the blocks that it has promised not to take at this epoch.
-        self.barred: frozenset[tuple[Edge, int]] = frozenset()
+        self.barred: tuple[tuple[Edge, int], ...] = ()
         self.outlet = Outlet(copy, place.epoch, topology, config, spills, is_primary=self.is_primary)
         self.skips = Skips(copy, self.outlet)
         self.beside = Stood(copy)
@@ -149,7 +149,7 @@ class Runner:
             copy.change(Change.SKIPS)
         elif copy.condition is Condition.WAITING:
             copy.change(Change.TRIES_AGAIN)
-        self.skips.given_up, self.barred = None, frozenset()
+        self.skips.given_up, self.barred = None, ()
         self.skips.look(now_ns)
         self.tries_again_ns = 0
         self.note_start(ready)
@@ -380,7 +380,7 @@ class Runner:
                 guard.hear(Seat(source), message)
         self.beside.hear(message.to)
         if self.barred:  # but for what the primary has taken after all
-            self.barred = frozenset((edge, start) for edge, start in self.barred if message.to[edge] <= start)
+            self.barred = tuple((edge, start) for edge, start in self.barred if message.to[edge] <= start)
         self.acknowledge(now_ns, ready)
 
     def on_subscribe(self, source: Address, message: Subscribe, now_ns: int, ready: Ready) -> None:

@@ -40,7 +40,7 @@ class Twins:
     def __init__(self, host: Host) -> None:
         self.host = host
         #: Which blocks of a shard are not taken here, and at which epoch.
-        self.promised: dict[Asset, tuple[int, frozenset[tuple[Edge, int]]]] = {}
+        self.promised: dict[Asset, tuple[int, tuple[tuple[Edge, int], ...]]] = {}
 
     def start(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         """Run from the image. One that cannot be run from says so (`reports`), and joins anew."""
@@ -51,10 +51,10 @@ class Twins:
             return
         host.begin(shard, place, now_ns, ready)
 
-    def barred(self, shard: Asset, place: Place) -> frozenset[tuple[Edge, int]]:
+    def barred(self, shard: Asset, place: Place) -> tuple[tuple[Edge, int], ...]:
         """What a copy of this shard that begins to run here has promised not to take."""
-        epoch, blocks = self.promised.get(shard, (0, frozenset()))
-        return blocks if place.twin and epoch == place.epoch else frozenset()
+        epoch, blocks = self.promised.get(shard, (0, ()))
+        return blocks if place.twin and epoch == place.epoch else ()
 
     def start_late(self, shard: Asset, place: Place, now_ns: int, ready: Ready) -> None:
         """The place of a twin that could not run has changed: perhaps it is the primary now."""
@@ -72,7 +72,7 @@ class Twins:
         if runner is None or not message.firm or block is None:
             return
         to = runner.copy.positions()
-        barred = frozenset(each for each in (*runner.barred, block) if each[1] >= to[each[0]])
+        barred = tuple(each for each in dict.fromkeys((*runner.barred, block)) if each[1] >= to[each[0]])
         if len(barred) > SKIPS_MAX:
             return
         self.promised[shard] = (runner.epoch, barred)

@@ -14,7 +14,8 @@ from holdfast.core.ready import Ready
 from holdfast.core.roles import Change
 from holdfast.model import messages as m
 from holdfast.model import notes
-from holdfast.model.config import MS, Config
+from holdfast.model.block import WATERMARK_MAX
+from holdfast.model.config import MS, SECOND, Config
 from holdfast.model.protection import Protection
 
 EDGE = "s0>u0"
@@ -454,3 +455,16 @@ def test_output_comes_to_a_new_image_in_parts_and_completes_it():
     assert standing == [1, 5, 9, 12]
     assert guard.made == {"c#1": None}
     assert list(other.copies["u0"].outputs[0].blocks) == list(queue.blocks)
+
+
+def test_a_copy_that_started_empty_is_not_captured_before_it_knows_where_every_stage_goes_on():
+    """What it says is missing when a stage has spoken comes of no input: an image of before would make other rows."""
+    made = copy_of()
+    inbox = made.inboxes[made.inputs[0].edge]
+    guard = images(made, place(backup=None, joining="c#1"))
+    inbox.landing = True
+    assert not guard.due(SECOND, frozen=False)
+    made.inputs[0].watermark = WATERMARK_MAX  # the stage has ended: nothing comes any more
+    assert guard.due(SECOND, frozen=False)
+    made.inputs[0].watermark, inbox.landing = 0, False
+    assert guard.due(SECOND, frozen=False)

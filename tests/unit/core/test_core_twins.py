@@ -232,7 +232,7 @@ def test_a_block_is_given_up_when_the_twin_has_promised_not_to_take_it_and_has_n
 def test_both_pass_over_what_the_record_skips_at_the_next_epoch():
     for seat in ("a#1", "b#1"):
         made = host(seat, ACTIVE)
-        made.runners["u0"].barred = frozenset({(EDGE, 0)})
+        made.runners["u0"].barred = ((EDGE, 0),)
         hand_over(made)
         skip, ready = Skip(EDGE, 0, 3, 0, "bad"), Ready()
         runner = made.runners["u0"]

@@ -125,6 +125,8 @@ class Images:
         copy = self.copy
         if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):
             return False
+        if copy.expects_batch:
+            return False  # no image could go on from it
         age_ns = now_ns - self.started_ns
         time = (self._is_time(age_ns) and self._pays(age_ns)) or self._is_behind(age_ns)
         return (copy.consumed_since > 0 and time) or self._is_wanted(now_ns, frozen=frozen)
