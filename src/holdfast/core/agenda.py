@@ -123,9 +123,7 @@ def exposures(host: Host, now_ns: int) -> list[Exposure]:
     found: list[Exposure] = []
     for shard, runner in host.runners.items():
         segment, guard = _segment(host, shard), images_of(runner)
-        if segment is not None and host.record.places[shard].twin:
-            found.append(Exposure(shard, segment, 0, 0))  # its twin does it at the same time: nothing is done again
-        elif segment is not None and guard is not None:
+        if segment is not None and guard is not None:
             found.append(Exposure(shard, segment, guard.tally.load, guard.replay_ns, guard.pasting_ns))
     for shard, copy in host.copies.items():
         if host.states[shard] is State.BACKUP and shard not in host.runners:

@@ -122,9 +122,7 @@ def test_nothing_has_to_be_done_again_of_a_shard_whose_twin_runs():
         made = host(seat, place(mode="active"))
         runner = made.runners["u0"]
         runner.copy.op.busy_ns += 5 * SECOND
-        each = next(e for e in exposures(made, SECOND) if e.unit == "u0")
-        assert each.segment == HaSegment("a", "b")
-        assert (each.load, each.replay_ns, each.paste_ns) == (0, 0, 0)
+        assert not [each for each in exposures(made, SECOND) if each.unit == "u0"]
 
 
 def commit_rows(node: Node, shard: str, count: int) -> None:
