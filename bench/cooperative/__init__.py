@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from bench.cooperative.cluster import Cluster, Trace, active_s, load_at, rate_at
+from bench.cooperative.cluster import InputTrace, ModelCluster, active_s, load_at, rate_at
 from bench.harness import Report
 
 DESCRIPTION = "expected recovery times under every scheduler and assignment, in a model"
@@ -55,17 +55,17 @@ def run(quick: bool) -> Report:
 
 def _ramp(ramp_s: float, run_s: float, *, bursty: bool) -> dict[str, list[tuple[float, float, float]]]:
     """Of each method: (time, R in ms, how long a row waits in ms), every 0.1 s."""
-    trace = Trace(ramp_s, bursty=bursty)
+    trace = InputTrace(ramp_s, bursty=bursty)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for scheduler in SCHEDULERS:
         rows: list[tuple[float, float, float]] = []
 
-        def look(cluster: Cluster, rows: list[tuple[float, float, float]] = rows) -> None:
+        def look(cluster: ModelCluster, rows: list[tuple[float, float, float]] = rows) -> None:
             recovery_s = statistics.mean(server.recovery_s() for server in cluster.servers)
             wait_s = statistics.mean(server.backlog_s + server.capture_left_s for server in cluster.servers)
             rows.append((cluster.now_s, recovery_s * 1e3, wait_s * 1e3))
 
-        Cluster(SERVERS, scheduler).run(run_s, trace, look)
+        ModelCluster(SERVERS, scheduler).run(run_s, trace, look)
         found[scheduler] = rows
     active = active_s(run_s, trace, SERVERS)
     found["active"] = [((i + 1) / 10, behind_s * 1e3, 0.0) for i, behind_s in enumerate(active)]
@@ -105,7 +105,7 @@ def _tell_ramp(report: Report, curves: dict[str, Any], ramp_s: float) -> None:
 
 
 def _within(samples: list[tuple[float, float, float]], low: float, high: float, ramp_s: float) -> dict[str, float]:
-    ramp = Trace(ramp_s, bursty=False)
+    ramp = InputTrace(ramp_s, bursty=False)
     return _figures([(r, w) for at, r, w in samples if at <= ramp_s and low <= load_at(ramp(at, 0)) <= high])
 
 
@@ -131,9 +131,9 @@ def _sizes(sizes: tuple[int, ...], seeds: tuple[int, ...]) -> list[dict[str, Any
             moved = 0
             from_s = SETTLED_S + (PER_SERVER_S * servers if assignment == "dynamic" else 0)
             for seed in seeds:
-                cluster = Cluster(servers, scheduler, assignment=assignment, seed=seed)
+                cluster = ModelCluster(servers, scheduler, assignment=assignment, seed=seed)
 
-                def look(cluster: Cluster, worst: list[float] = worst, from_s: float = from_s) -> None:
+                def look(cluster: ModelCluster, worst: list[float] = worst, from_s: float = from_s) -> None:
                     if cluster.now_s > from_s:
                         worst.append(max(server.recovery_s() for server in cluster.servers) * 1e3)
 
@@ -177,7 +177,7 @@ def _tell_sizes(report: Report, rows: list[dict[str, Any]]) -> None:
 
 
 def _tell_scale(report: Report, run_s: float) -> None:
-    cluster = Cluster(100, "min_max", per_server=10, assignment="random_static", timed=True)
+    cluster = ModelCluster(100, "min_max", per_server=10, assignment="random_static", timed=True)
     cluster.run(run_s, lambda at, unit: rate_at(LOAD), lambda cluster: None)
     took = sorted(ns / 1e6 for ns in cluster.decided_ns)
     median, p99 = round(took[len(took) // 2], 3), round(took[len(took) * 99 // 100], 3)

@@ -105,11 +105,11 @@ class HeldMessage:
 
 
 @dataclass(eq=False)
-class Server:
+class ModelServer:
     """One node; an agenda for the shipped schedulers."""
 
     number: int
-    cluster: Cluster
+    cluster: ModelCluster
     units: list[ClusterUnit] = field(default_factory=list)
     backlog_s: float = 0.0
     capturing: list[tuple[ClusterUnit, float, float]] = field(default_factory=list)
@@ -224,7 +224,7 @@ class Server:
         return max(segments.values(), default=0.0)
 
 
-class Cluster:
+class ModelCluster:
     def __init__(
         self,
         servers: int,
@@ -242,7 +242,7 @@ class Cluster:
         #: CPU time of every decision, if it is `timed`.
         self.timed = timed
         self.decided_ns: list[int] = []
-        self.servers = [Server(i, self) for i in range(servers)]
+        self.servers = [ModelServer(i, self) for i in range(servers)]
         half, row_s = per_server // 2, ROW_S * 8 / per_server
         for server in self.servers:
             others = [i for i in range(servers) if i != server.number]
@@ -276,7 +276,7 @@ class Cluster:
             unit.backup, unit.moves_to = message.target, None
             unit.image_s = unit.work_s - unit.load * (self.now_s - unit.began_s)
 
-    def run(self, until_s: float, rate: Callable[[float, int], float], look: Callable[[Cluster], None]) -> None:
+    def run(self, until_s: float, rate: Callable[[float, int], float], look: Callable[[ModelCluster], None]) -> None:
         steps = round(self.now_s / STEP_S)
         while self.now_s < until_s:
             if steps % 10 == 0:  # rates change every half second at the most
@@ -343,7 +343,7 @@ def _ns(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-class Trace:
+class InputTrace:
     """The rate of the bursty input: up from 0 in `ramp_s`, then as the paper's trace, or constant. Every unit has a
     stretch of its own, whose spread is that of the paper's, with bursts of about a second (stated)."""
 

@@ -1,4 +1,4 @@
-"""`holdfast leave`: a node gives everything away, ends, and is no member any more.
+"""`holdfast leave`: a node gives everything away, ends, and is not a member any more.
 
 Nothing of it is a protocol of its own. The node is drained, so every copy that it had is elsewhere before it goes, and
 the record names it as draining until it is out, so nothing is put there again. Then it ends, with an exit code that
@@ -42,7 +42,7 @@ def leave(
         raise ConfigError(f"no node {node!r}", hint=f"There are {', '.join(sorted(found.endpoints))}.")
     members = _members(found)
     if node not in members:
-        raise ConfigError(f"{node} is no member now", detail=f"Members are {', '.join(members)}.")
+        raise ConfigError(f"{node} is not a member now", detail=f"Members are {', '.join(members)}.")
     if len(members) < MEMBERS_MIN:
         raise ConfigError(
             f"{node} cannot leave: {', '.join(members)} would be too few",

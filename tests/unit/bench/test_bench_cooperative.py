@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cooperative.cluster import Cluster, ClusterUnit, Trace, active_s, load_at, rate_at
+from bench.cooperative.cluster import ClusterUnit, InputTrace, ModelCluster, active_s, load_at, rate_at
 
 
-def run(cluster: Cluster, seconds: float, load: float = 0.5) -> Cluster:
+def run(cluster: ModelCluster, seconds: float, load: float = 0.5) -> ModelCluster:
     cluster.run(seconds, lambda at, unit: rate_at(load), lambda cluster: None)
     return cluster
 
 
 def test_four_units_of_each_kind_keep_a_server_busy_for_90_percent():
     assert load_at(2_000) == pytest.approx(0.9)
-    assert Cluster(5, "min_max").servers[0].load == pytest.approx(0.9)
+    assert ModelCluster(5, "min_max").servers[0].load == pytest.approx(0.9)
     assert load_at(rate_at(0.7)) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("scheduler", ["round_robin", "min_max", "whole"])
 def test_work_is_never_lost_and_every_unit_is_captured_and_pasted(scheduler):
-    made = run(Cluster(4, scheduler), 20)
+    made = run(ModelCluster(4, scheduler), 20)
     for server in made.servers:
         assert server.backlog_s < 1
         for unit in server.units:
@@ -38,7 +38,7 @@ def test_a_capture_costs_more_the_longer_it_was_not_taken_and_a_state_is_bounded
 
 
 def test_a_unit_that_moves_keeps_its_old_image_until_the_new_one_is_pasted():
-    made = run(Cluster(4, "round_robin"), 5)
+    made = run(ModelCluster(4, "round_robin"), 5)
     unit = made.servers[0].units[0]
     before = unit.backup
     unit.moves_to = next(i for i in range(4) if i not in (0, before))
@@ -56,7 +56,7 @@ def test_assignments_by_figure_6_make_the_worst_server_better():
     found = {}
     for assignment in ("random_static", "dynamic"):
         worst: list[float] = []
-        made = Cluster(5, "round_robin", assignment=assignment, seed=1)
+        made = ModelCluster(5, "round_robin", assignment=assignment, seed=1)
         made.run(
             70,
             lambda at, unit: rate_at(0.7),
@@ -73,7 +73,7 @@ def test_active_standby_keeps_up_below_half_of_the_load_and_falls_behind_above()
 
 
 def test_the_trace_rises_and_then_is_bursty_around_its_mean():
-    trace, steady = Trace(10, bursty=True), Trace(10, bursty=False)
+    trace, steady = InputTrace(10, bursty=True), InputTrace(10, bursty=False)
     assert (steady(0, 0), steady(5, 0), steady(20, 0)) == (0, 1_000, 2_000)
     later = [trace(20 + i / 2, 0) for i in range(4_000)]
     mean = sum(later) / len(later)

@@ -67,7 +67,7 @@ def test_two_that_are_left_are_warned_of_and_one_that_would_be_left_is_refused(c
 
 
 @pytest.mark.parametrize(("name", "members", "why"), [("n7", ["n0", "n1", "n2"], "no node"),
-                                                      ("n0", ["n1", "n2", "n3"], "is no member")])  # fmt: skip
+                                                      ("n0", ["n1", "n2", "n3"], "is not a member")])  # fmt: skip
 def test_who_is_not_there_cannot_leave(name, members, why, capsys, tmp_path, node):
     asked: list[tuple[str, dict]] = []
     code, _, err = call(capsys, "leave", name, run_of(tmp_path, node, members, asked))
