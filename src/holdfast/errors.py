@@ -144,8 +144,8 @@ def one_line(error: HoldfastError) -> str:
     return "error: " + " · ".join(" ".join(part.split()) for part in parts if part)
 
 
-#: Exit code of a node that must not be started again.
-DAMAGED = 65
+#: Exit codes of a node that must not be started again: its journal has lost something; it has left its cluster.
+DAMAGED, LEFT = 65, 66
 
 
 def exit_code(error: HoldfastError) -> int:

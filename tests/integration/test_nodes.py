@@ -23,7 +23,7 @@ from support.tls import make_tls
 
 from holdfast.cli.story import read_events
 from holdfast.core.errand import Limits
-from holdfast.errors import DAMAGED, PeerError
+from holdfast.errors import DAMAGED, LEFT, PeerError
 from holdfast.model import messages as m
 from holdfast.model.reasons import FetchReason
 from holdfast.runtime.client.local import LocalNodes
@@ -294,6 +294,31 @@ def test_a_pipeline_is_submitted_to_nodes_that_wait_told_of_and_stopped(make: Ma
     nodes.caller.call("n2", "stop", {"all": True})
     for process in nodes.processes.values():
         assert process.wait(20) == 0
+
+
+def test_a_node_leaves_under_traffic_and_comes_back_as_a_member_and_no_row_is_lost(make: Make):
+    """What `holdfast leave` does: drained, ended for good, voted out. Then it is started as any node is."""
+    nodes = run(make(layered_plan(shards=4, tops=0), 4))
+
+    def held() -> list[str]:
+        places = nodes.status("n0")["places"].items()
+        return [a for a, p in places if any((p[s] or "").startswith("n2") for s in ("primary", "backup", "joining"))]
+
+    def epochs() -> dict[str, int]:
+        return {a: p["epoch"] for a, p in nodes.status("n0")["places"].items() if not p["stage"]}
+
+    nodes.caller.call("n0", "drain", {"name": "n2"}, timeout=30)
+    nodes.until("n2 to be empty", lambda: not held(), 60)
+    before = epochs()
+    nodes.caller.call("n2", "stop", {"left": True}, timeout=30)
+    assert nodes.processes["n2"].wait(30) == LEFT
+    others = ["n0", "n1", "n3"]
+    nodes.until("n2 to be out", lambda: sorted(nodes.status("n0")["members"]) == others, 60)
+    assert epochs() == before  # it had nothing that anybody would have to take over
+    nodes.start("n2")
+    nodes.until("n2 to be a member", lambda: "n2" in nodes.status("n0")["members"], 60)
+    nodes.finish()
+    assert nodes.difference() == ""
 
 
 def test_a_restarted_node_comes_back_in_a_new_life_and_a_foreign_directory_is_refused(make: Make):

@@ -49,3 +49,42 @@ def _recovered(nodes: Nodes, names: list[str], backups: set[str]) -> list[dict]:
     """From every node that had a part in it."""
     found = [event for name in names for event in nodes.events(name) if event["event"] == "recovered"]
     return found if {event["node"] for event in found} == backups else []
+
+
+@pytest.mark.slow
+def test_backups_that_an_assignor_moves_racks_and_an_objective_lose_no_row_when_a_node_dies_and_comes_back(tmp_path):
+    """Four nodes in two racks, figure 6, primaries that may move and recoveries of at most 300 ms; one dies."""
+    racks = {"n0": "a", "n1": "a", "n2": "b", "n3": "b"}
+    settings = {"assignor": "dynamic", "domains": racks, "move_primaries": True, "recover_in": "300 ms"}
+    settings |= {
+        "scheduler": "min_max",
+        "load_period": "500 ms",
+        "load_window": "2 s",
+        "balance": "2 s",
+        "imbalance": 1,
+    }
+    nodes = Nodes(tmp_path / "run", layered_plan(shards=8, tops=1), 4, settings=settings)
+
+    def places() -> list[dict]:
+        return [p for p in nodes.status("n0")["places"].values() if not p["stage"]]
+
+    def apart() -> bool:
+        """Has everything a second copy in the other rack?"""
+        pairs = [(p["primary"] or "", p["backup"] or "") for p in places()]
+        return all(b and racks[a[:2]] != racks[b[:2]] for a, b in pairs)
+
+    try:
+        nodes.start()
+        nodes.wait_up()
+        nodes.begin()
+        nodes.until("the first rows at the sink", (nodes.dir / "sink" / "commit-0").exists, 60)
+        assert apart()
+        nodes.kill("n2")
+        nodes.until("n2 to be out", lambda: "n2" not in nodes.status("n0")["members"], 60)
+        nodes.start("n2")
+        nodes.until("n2 to be a member", lambda: "n2" in nodes.status("n0")["members"], 60)
+        nodes.until("everything to be apart again", apart, 120)
+        nodes.finish(120)
+        assert nodes.difference() == ""
+    finally:
+        nodes.close()

@@ -45,7 +45,15 @@ def drain(
 
     Examples:  holdfast drain n2
     """
-    found = find_run(run)
+    took = empty(find_run(run), node, limit)
+    if as_json:
+        say({"node": node, "seconds": round(took, 3)})
+    else:
+        typer.echo(f"{node} is empty ({took:.1f} s); it can be stopped.")
+
+
+def empty(found: RunFile, node: str, limit: float) -> float:
+    """Drain a node; the seconds until it holds nothing."""
     if node not in found.endpoints:
         raise ConfigError(f"no node {node!r}", hint=f"There are {', '.join(sorted(found.endpoints))}.")
     found.ask_all("drain", {"name": node})
@@ -60,11 +68,7 @@ def drain(
             )
         time.sleep(LOOK_S)
         held = _held(found, node)
-    took = time.monotonic() - began
-    if as_json:
-        say({"node": node, "seconds": round(took, 3)})
-    else:
-        typer.echo(f"{node} is empty ({took:.1f} s); it can be stopped.")
+    return time.monotonic() - began
 
 
 def _held(run: RunFile, node: str) -> list[str]:

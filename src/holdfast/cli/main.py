@@ -21,6 +21,7 @@ from .checkpoint import app as checkpoint_app
 from .cluster import node, submit
 from .control import drain, stop
 from .demo import demo
+from .leave import leave
 from .log import app as log_app
 from .mode import mode
 from .peace import app as peace
@@ -42,6 +43,7 @@ app.command("submit")(submit)
 app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)
+app.command("leave")(leave)
 app.command("stop")(stop)
 app.command("upgrade")(upgrade)
 app.command("mode")(mode)

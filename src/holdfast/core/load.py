@@ -102,7 +102,8 @@ class LoadWatch:
     """A node's part of it: measures and tells; as coordinator also listens, and says when balance may be thought of."""
 
     __slots__ = (
-        "_balance_at_ns", "_look_at_ns", "_memory", "_name", "_stages", "config", "epoch", "exposed", "host", "view",
+        "_balance_at_ns", "_epochs", "_look_at_ns", "_memory", "_name", "_stages", "config", "epoch", "exposed", "host",
+        "view",
     )  # fmt: skip
 
     def __init__(self, name: Name, host: Host, config: Config) -> None:
@@ -117,6 +118,8 @@ class LoadWatch:
         #: Where backups are assigned by expected recovery times: this node's, and (of a coordinator) everybody's.
         self.exposed = Exposed(host) if config.assignor == "dynamic" else None
         self.epoch = Epoch()
+        #: How many have ended here; no two of them have the same number, also if this node leads again.
+        self._epochs = 0
 
     # --- measuring
 
@@ -226,7 +229,7 @@ class LoadWatch:
         staying = [name for name in names if name not in record.draining]
         found = dynamic(shares, staying, self.config.domains, self.epoch.queries())
         self.view.reassign = {move.unit: move for move in found}
-        self.view.epoch += 1
+        self._epochs = self.view.epoch = self._epochs + 1
         self.epoch.clear()
 
     def _units(self) -> dict[Asset, Asset]:

@@ -26,6 +26,8 @@ def shared(one: Name, other: Name, domains: Mapping[Name, str]) -> int:
 def farthest(home: Name, names: Sequence[Name], domains: Mapping[Name, str]) -> list[Name]:
     """Of these nodes, without `home`, the ones that share least with it, in the order given."""
     others = [name for name in names if name != home]
+    if not domains:
+        return others
     least = min((shared(home, name, domains) for name in others), default=0)
     return [name for name in others if shared(home, name, domains) == least]
 

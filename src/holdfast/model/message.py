@@ -42,7 +42,7 @@ _HAS: dict[str, Callable[[Topology, Any], bool]] = {
     "running": lambda topology, loads: all(asset in topology.shard or asset in topology.stage for asset in loads),
     "images": lambda topology, loads: all(shard in topology.shard for shard in loads),
     "captures": lambda topology, costs: all(shard in topology.shard for shard in costs),
-    "recovery": lambda topology, means: all(shard in topology.shard for shard in means),
+    "recovery": lambda topology, times: all(shard in topology.shard for shard in times),
     "memory": lambda topology, taken: all(stage in topology.stage for stage in taken),
 }
 

@@ -49,7 +49,7 @@ class NotInTime(Note, frozen=True):
 
     checked = False
     told = Told(
-        "recover-in", "If {node} failed now, {backup} would take too long to recover {shards} shards: {why}.", 30
+        "recover-in", "If {node} failed now, a recovery by {backup} would take too long ({shards} shards): {why}.", 30
     )
     node: Name
     backup: Name

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import DAMAGED, ConfigError, HoldfastError
+from holdfast.errors import DAMAGED, LEFT, ConfigError, HoldfastError
 from holdfast.model.ids import Name
 from holdfast.runtime.net.endpoints import make_sockets, remove_socket
 from holdfast.runtime.net.security import Security, make_secret
@@ -180,7 +180,7 @@ class LocalNodes:
             for name, process in list(self.processes.items()):
                 if process.poll() is None or name in self.retired:
                     continue
-                if process.returncode == DAMAGED:
+                if process.returncode in (DAMAGED, LEFT):
                     self.retired.add(name)
                     continue
                 died = self.died.setdefault(name, time.monotonic())

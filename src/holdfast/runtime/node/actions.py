@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from holdfast.core.node import Node
 from holdfast.core.ready import Left, Received
-from holdfast.errors import ConfigError, HoldfastError, InputError, PeerError
+from holdfast.errors import LEFT, ConfigError, HoldfastError, InputError, PeerError
 from holdfast.model import messages as m
 from holdfast.model.ids import Consumer, Edge, Name, asset_id, operator_of
 from holdfast.model.plan import Plan
@@ -250,9 +250,10 @@ class Actions:
         return {}
 
     def stop(self, body: dict) -> dict:
-        """End this node; with {"all": true} every node."""
+        """End this node; with {"all": true} every node; with {"left": true} this one, and it is not started again."""
         told = self._forward("stop", body) if body.get("all") else []
-        threading.Timer(0.1, self.process.stop).start()  # after the answer has left
+        code = LEFT if body.get("left") else 0
+        threading.Timer(0.1, self.process.stop, (code,)).start()  # after the answer has left
         return {"told": [self.process.name, *told]}
 
     def submit(self, body: dict) -> dict:

@@ -1,0 +1,84 @@
+"""`holdfast leave`: a node gives everything away, ends, and is not a member any more.
+
+Nothing of it is a protocol of its own. The node is drained, so every copy that it had is elsewhere before it goes, and
+the record names it as draining until it is out, so nothing is put there again. Then it ends, with an exit code that
+says that it must not be started again, and the others vote it out as they do with any node that is gone: one member at
+a time, so majorities overlap. Whoever starts it again gets a member back, empty, as with any node that was away.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import ConfigError, HoldfastError
+
+from .control import LOOK_S, empty
+from .runs import JsonOption, RunArgument, RunFile, find_run, say
+from .watch import cluster_status
+
+#: With fewer members before, those that stay could not decide without each other, or not vote it out.
+MEMBERS_MIN = 3
+
+
+def leave(
+    node: Annotated[str, typer.Argument(help="Name of the node, as `holdfast status` shows it.")],
+    run: RunArgument = None,
+    limit: Annotated[
+        float, typer.Option(help="Seconds to wait until it holds nothing, and then until it is out.")
+    ] = 120.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a node leave the cluster: everything moves away from it without a pause, then it ends for good.
+
+    It can come back: `holdfast node` with its settings makes it a member again.
+
+    Examples:  holdfast leave n2
+    """
+    found = find_run(run)
+    if node not in found.endpoints:
+        raise ConfigError(f"no node {node!r}", hint=f"There are {', '.join(sorted(found.endpoints))}.")
+    members = _members(found)
+    if node not in members:
+        raise ConfigError(f"{node} is not a member now", detail=f"Members are {', '.join(members)}.")
+    if len(members) < MEMBERS_MIN:
+        raise ConfigError(
+            f"{node} cannot leave: {', '.join(members)} would be too few",
+            detail=f"A cluster needs {MEMBERS_MIN} members for one of them to leave.",
+            hint="Start another node first, or end the run with `holdfast stop`.",
+        )
+    began = time.monotonic()
+    empty(found, node, limit)
+    caller = found.caller()
+    try:
+        caller.call(node, "stop", {"left": True}, timeout=10.0)
+    finally:
+        caller.close()
+    _wait_until_out(found, node, limit)
+    left = [name for name in members if name != node]
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        say({"node": node, "members": left, "seconds": seconds})
+        return
+    typer.echo(f"{node} has left ({seconds:.1f} s); members are {', '.join(left)}.")
+    if len(left) < MEMBERS_MIN:
+        typer.echo(
+            "warning: two members cannot decide without each other: none takes over by itself (a store lets them)."
+        )
+
+
+def _members(found: RunFile) -> list[str]:
+    return sorted(cluster_status(found)["record"]["members"])
+
+
+def _wait_until_out(found: RunFile, node: str, limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while node in _members(found):
+        if time.monotonic() > deadline:
+            raise HoldfastError(
+                f"{node} has ended, but is still a member after {limit:.0f} s",
+                hint="A majority of the others must answer to vote it out; see `holdfast status`.",
+            )
+        time.sleep(LOOK_S)
