@@ -16,6 +16,7 @@ from support.nodes import Nodes
 from support.plans import layered_plan
 from support.transient import Frozen
 
+from holdfast.model.ids import asset_id, shard_edge
 from holdfast.model.protection import MODES
 from holdfast.runtime.client.probe import Probe
 from holdfast.runtime.net.security import Security
@@ -30,6 +31,7 @@ SLUGGISH = 30
 LIMIT_S = 180.0
 #: Two operators over rows, and two over their results.
 OPERATORS = ("u0", "u1", "v0", "v1")
+EDGE = shard_edge(asset_id("v1"))
 
 Make = Callable[..., Nodes]
 
@@ -136,7 +138,7 @@ def test_a_stop_of_a_primary_in_mode_hybrid_costs_no_row_and_output_does_not_wai
     place = nodes.status()["places"]["v1"]
     probe = probe_of(nodes, "v1")
     try:
-        wait_for_rows(nodes, more=100)
+        nodes.until("the probe to hear", lambda: len(probe.arrivals[EDGE]) > 20, LIMIT_S)
         usual_s = max(probe.pauses(0, time.time()))
         frozen = Frozen(nodes.processes[name(place, "primary")].pid)
         began = time.time()
@@ -163,7 +165,7 @@ def test_one_copy_stopped_for_half_a_minute_in_mode_active_does_not_pause_output
     place = nodes.status()["places"]["v1"]
     probe = probe_of(nodes, "v1")
     try:
-        wait_for_rows(nodes, more=300)
+        nodes.until("the probe to hear", lambda: len(probe.arrivals[EDGE]) > 20, LIMIT_S)
         usual_s = max(probe.pauses(0, time.time()))
         frozen = Frozen(nodes.processes[name(place, "primary")].pid)
         began = time.time()
