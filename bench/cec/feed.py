@@ -78,20 +78,21 @@ def start(path: Path, window: int, how: object = None, cadence: object = None) -
     return EventualOperator(average(window), ControlLog(path, EDGE), policy)
 
 
-def run_to(live: EventualOperator, given: Purchases, last: int) -> Iterator[int]:
-    """Purchases it up to a step; after each one the CPU nanoseconds that it took. The log keeps what is needed."""
+def run_to(live: EventualOperator, given: Purchases, last: int, *, keep: bool = False) -> Iterator[int]:
+    """Feed it up to a step; after each one the CPU nanoseconds that it took. The log keeps what is needed, or all."""
     while live.steps < last:
         step = given.step(live.steps + 1)
         began = cpu_ns()
         live.step(step)
         live.log.flush()
-        live.log.drop(live.needed[0])
+        if not keep:
+            live.log.drop(live.needed[0])
         yield cpu_ns() - began
 
 
 @dataclass
 class Crash:
-    """What a recovery of this operator took, as it would be after kill -9 now."""
+    """What a recovery of this operator took, as it would be after kill -9 now; the times in `found` are CPU."""
 
     found: BroughtBack
     wall_s: float
@@ -101,5 +102,5 @@ class Crash:
 def crash(path: Path, fresh: StatefulOperator, given: Purchases) -> Crash:
     """Recover another operator from the same log, while the first one stands still."""
     began, cpu = time.perf_counter(), cpu_ns()
-    found = recover(fresh, path, EDGE, given.again)  # type: ignore[arg-type]
+    found = recover(fresh, path, EDGE, given.again, cpu_ns)  # type: ignore[arg-type]
     return Crash(found, time.perf_counter() - began, (cpu_ns() - cpu) / 1e9)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.cec.feed import PAPER_TUPLE_BYTES, Purchases, average, crash, run_to, start
+from bench.cec.feed import EDGE, PAPER_TUPLE_BYTES, Purchases, average, crash, run_to, start
 from bench.harness import Report, scratch
 from holdfast.core.eventual import Cadence, Targets
+from holdfast.runtime.disk.eventual import recover
 
 MS = 1_000_000
 #: Of the paper, read off its text: extent -> seconds to load it.
@@ -32,6 +33,7 @@ def _measure(label: str, target: Targets, given: Purchases) -> dict[str, Any]:
         live = start(path, 10, target, Cadence(5 * MS, 100 * MS))
         took = sum(run_to(live, given, given.steps))
         extent = live.extent
+        wall = recover(average(10), path, EDGE, given.again)
         done = crash(path, average(10), given)
         found = done.found
         return {
@@ -39,12 +41,12 @@ def _measure(label: str, target: Targets, given: Purchases) -> dict[str, Any]:
             "checks": live.policy.checks,
             "open windows": extent.windows,
             "extent": extent.tuples,
-            "load s": (found.read_ns + found.load_ns) / 1e9,
+            "load CPU s": (found.read_ns + found.load_ns) / 1e9,
+            "load wall s": (wall.read_ns + wall.load_ns) / 1e9,
             "log read MB": found.bytes_read / 1e6,
             "rows replayed": found.replayed_rows,
             "replayed MB, as the paper's": found.replayed_rows * PAPER_TUPLE_BYTES / 1e6,
-            "replay s": found.replay_ns / 1e9,
-            "recovery CPU s": done.cpu_s,
+            "replay CPU s": found.replay_ns / 1e9,
             "CPU us/row": took / given.rows / 1e3,
         }
 
@@ -64,14 +66,17 @@ def _claims(report: Report, quick: bool) -> None:
     every = report.data["figure 6: Q"] + report.data["figure 7: U"]
     near = min((one for one in every if one["extent"] >= LOAD_GOAL_TUPLES), key=lambda one: one["extent"])
     what = f"an extent of at least {LOAD_GOAL_TUPLES:,} tuples is read and loaded"
-    told = f"{near['load s']:.2f} s for {near['extent']:,} (paper: 3.5 to 5 s for 120,000 to 180,000)"
-    report.claim(what, "issue 18", f"< {LOAD_GOAL_S} s", told, near["load s"] < LOAD_GOAL_S)
+    paper = "(paper: 3.5 to 5 s for 120,000 to 180,000)"
+    for kind in ("CPU", "wall"):
+        took = near[f"load {kind} s"]
+        told = f"{took:.2f} s for {near['extent']:,} {paper}"
+        report.claim(f"{what}, {kind}", "issue 18", f"< {LOAD_GOAL_S} s", told, took < LOAD_GOAL_S)
 
 
 def plot(axes: Any, report: Report) -> None:
     for name in ("figure 6: Q", "figure 7: U"):
         rows = report.data[name]
-        points = sorted((one["extent"] / 1e3, one["load s"]) for one in rows)
+        points = sorted((one["extent"] / 1e3, one["load CPU s"]) for one in rows)
         axes.plot([x for x, _ in points], [y for _, y in points], "o-", label=name)
     axes.plot([x / 1e3 for x, _ in PAPER_LOADS], [y for _, y in PAPER_LOADS], "s--", label="paper")
     axes.set_yscale("log")

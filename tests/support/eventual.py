@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.model.ids import Edge
 from holdfast.operators import Agg, CountWindow, CountWindowAggregate, StateConfig, Window, WindowAggregate
+from holdfast.operators.contents import contents
 from holdfast.operators.footprints import Footprints
 from holdfast.operators.traced import TracedOperator, records
 from holdfast.runtime.disk.eventual import ControlLog, EventualOperator, InputStep, Policy, stepped
@@ -62,9 +63,19 @@ class Oracle:
         operator = made(kind)
         self.results: list[list[tuple]] = []
         self.states = [state_of(operator)]
+        self.contents = [contents_of(operator)]
         for step in steps:
             self.results.append(rows(stepped(operator, step)))
             self.states.append(state_of(operator))
+            self.contents.append(contents_of(operator))
+
+
+def contents_of(operator: TracedOperator) -> list:
+    """What it holds, whatever the numbers of its records are: an operator that goes on after a recovery gives new
+    windows other free numbers than one that never crashed."""
+    assert isinstance(operator, WindowAggregate | CountWindowAggregate)
+    held = [repr(row) for part in contents(operator) for row in part.to_pylist()]
+    return [operator.rows, operator.watermark, *operator._drops(), *sorted(held)]
 
 
 def state_of(operator: TracedOperator) -> list[tuple]:

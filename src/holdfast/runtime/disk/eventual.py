@@ -295,23 +295,29 @@ class BroughtBack(NamedTuple):
     replayed_rows: int
 
 
-def recover(operator: TracedOperator, directory: Path, edge: Edge, source: Source) -> BroughtBack:
+def recover(
+    operator: TracedOperator,
+    directory: Path,
+    edge: Edge,
+    source: Source,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> BroughtBack:
     """Make a fresh operator the one that wrote the last entry of this log."""
-    began = time.perf_counter_ns()
+    began = clock()
     reader = FootprintReader(directory / edge)
     gathered = reader.gather(operator)
-    read = time.perf_counter_ns()
+    read = clock()
     if gathered is None:
         operator.keep_footprints()
         return BroughtBack(0, 0, 0, None, 0, reader.bytes, read - began, 0, 0, 0)
     operator.bring_back(gathered)
-    loaded = time.perf_counter_ns()
+    loaded = clock()
     since, end = gathered.since, gathered.end
     for number, step in enumerate(source(since.step + 1, end.step), since.step + 1):
         if step.batch is not None:
             operator.replay(step.batch, number)
     operator.replayed(gathered)
-    replayed = time.perf_counter_ns()
+    replayed = clock()
     assert reader.end is not None
     tuples = end.after - since.before
     times = (read - began, loaded - read, replayed - loaded)
