@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +14,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from support.arrow_runs import difference_of, finish, home_of, told
 from support.kafka import Broker
 from support.nodes import Nodes
 from support.plans import ROWS, WINDOW_US, aggregate_plan
 
+from holdfast.errors import HoldfastError
 from holdfast.model.plan import Plan, StagePlan
 from holdfast.pipeline import load
+from holdfast.pipeline.graph import SinkBatch
 from holdfast.pipeline.kafka import KafkaTarget, read_topic
 from holdfast.pipeline.layout import lay_out
+from holdfast.spark import checkpoint
+from holdfast.spark.hand_over import StageFenced
+from holdfast.spark.kafka_sink import KafkaWriter
 
 pytestmark = pytest.mark.long
 
@@ -198,3 +204,108 @@ def test_a_bootstrap_where_nobody_listens_is_a_wait_and_then_one_clear_line(tmp_
         assert failed[0]["text"].startswith("sink r0: topic counts at 127.0.0.1:9 has not answered for 6 s.")
     finally:
         nodes.close()
+
+
+# --- one writer after another, without nodes
+
+
+class Lives:
+    """Writers of one sink, one after the other, and its checkpoint."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.target = KafkaTarget(topic="counts", bootstrap=address, key="k", value=None, wait_s=60)
+        self.folder = folder
+        self.said: list[tuple[str, dict]] = []
+
+    def begin(self, committed: int) -> KafkaWriter:
+        say = lambda event, **fields: self.said.append((event, fields))  # noqa: E731
+        writer = KafkaWriter(self.target, f"run-{self.folder.parent.name}", "r0", self.folder, say)
+        writer.begin(threading.Event(), committed)
+        return writer
+
+    def write(self, writer: KafkaWriter, number: int, end: int | None = None) -> None:
+        checkpoint.plan_batch(self.folder, number, {"u-0.0": [10 + number, 0]})
+        positions = {"u-0.0": 10 + number if end is None else end}
+        table = pa.table({"k": ["a", "b", "c"], "n": [number] * 3})
+        writer.write(table, SinkBatch(run="run", sink="r0", number=number, positions=positions))
+
+    def held(self) -> list[int]:
+        """How many records there are of each batch."""
+        found = [json.loads(value)["n"] for value in read_topic(self.target, "r0", {}).to_pylist()]
+        return [found.count(number) for number in range(max(found, default=-1) + 1)]
+
+
+@pytest.fixture
+def lives(topic: Broker, tmp_path: Path) -> Lives:
+    return Lives(topic.address, tmp_path / "r0")
+
+
+def test_a_batch_that_is_given_again_is_there_once_whoever_gives_it(lives: Lives):
+    first = lives.begin(-1)
+    lives.write(first, 0)
+    lives.write(first, 0)
+    second = lives.begin(-1)  # the first one was killed before it could note the batch
+    lives.write(second, 0)
+    lives.write(second, 1)
+    with pytest.raises(StageFenced, match="the broker has fenced it"):
+        lives.write(first, 2)
+    lives.write(second, 2)
+    assert lives.held() == [3, 3, 3]
+
+
+def test_what_a_killed_life_has_begun_is_not_read_and_cannot_be_committed_any_more(lives: Lives):
+    first = lives.begin(-1)
+    lives.write(first, 0)
+    first._producer.begin_transaction()
+    first._producer.produce("counts", b'{"k":"zombie","n":1}')
+    first._producer.poll(0.5)
+    second = lives.begin(0)
+    assert lives.held() == [3]
+    lives.write(second, 1)
+    with pytest.raises(KafkaException, match="fenced"):
+        first._producer.commit_transaction(30)
+    assert lives.held() == [3, 3]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_commit_whose_end_is_not_known_is_looked_up_and_never_guessed(lives: Lives, done: bool):
+    writer = lives.begin(-1)
+    lives.write(writer, 0)
+    producer = writer._producer
+
+    class Unsure:
+        """The connection is lost during the commit: before the broker has it, or after."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(producer, name)
+
+        def commit_transaction(self, limit: float) -> None:
+            if done:
+                producer.commit_transaction(30)
+            raise KafkaException(KafkaError(KafkaError._STATE, "nobody knows"))
+
+    writer._producer = Unsure()
+    lives.write(writer, 1)
+    lives.write(writer, 2)
+    assert lives.held() == [3, 3, 3]
+
+
+def test_a_position_that_is_not_there_stops_the_sink_only_if_a_batch_was_planned(lives: Lives):
+    checkpoint.plan_batch(lives.folder, 7, {"u-0.0": [17, 0]})
+    with pytest.raises(HoldfastError, match="whether batch 7 was written is not known") as stopped:
+        lives.begin(6)
+    assert f"{lives.folder}/offsets/7" in stopped.value.hint
+    lives.write(lives.begin(7), 8)  # as after an upgrade, under another name of the transactions
+    assert lives.held()[-1] == 3
+
+
+def test_a_checkpoint_that_is_older_than_the_topic_is_refused_and_so_are_other_rows(lives: Lives):
+    writer = lives.begin(-1)
+    for number in range(3):
+        lives.write(writer, number)
+    with pytest.raises(HoldfastError, match="batch 2 was written before, with other rows"):
+        lives.write(writer, 2, end=99)
+    (lives.folder / "offsets" / "2").unlink()
+    with pytest.raises(HoldfastError, match="its checkpoint is older than what it has written"):
+        lives.begin(1)
+    assert lives.held() == [3, 3, 3]

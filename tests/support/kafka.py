@@ -73,7 +73,9 @@ class Broker:
         self.directory = directory
         self._classpath = os.pathsep.join(jars(directory / "broker", BROKER, with_what_they_need=True))
         #: For `spark.jars`.
-        self.connector = ",".join(jars(directory / "connector", CONNECTOR, with_what_they_need=False)) * connector
+        self.connector = ""
+        if connector:
+            self.connector = ",".join(jars(directory / "connector", CONNECTOR, with_what_they_need=False))
         ours, controller = free_ports(2)
         self.address = f"127.0.0.1:{ours}"
         self._settings = {

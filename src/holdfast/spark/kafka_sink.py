@@ -48,6 +48,8 @@ from holdfast.spark.kafka_rows import records_of
 SLICE_S = 0.5
 #: A wait is told after so long, and then again and again.
 TELL_S = 3.0
+#: A topic that has been unknown for this time is not there.
+GONE_S = 3.0
 #: Between two tries.
 PAUSE_S = 0.2
 #: A position is written again after so long without rows, so that it does not expire while the sink runs.
@@ -74,6 +76,9 @@ class Patience:
     def __init__(self, sink: str, target: KafkaTarget, say: Say, stopping: threading.Event) -> None:
         self._sink, self._target, self._say, self._stopping = sink, target, say, stopping
         self._since = self._told = time.monotonic()
+
+    def passed_s(self) -> float:
+        return time.monotonic() - self._since
 
     def spend(self, trouble: str) -> None:
         """It did not work, and may yet: pause, tell, or give up."""
@@ -143,14 +148,9 @@ class KafkaWriter:
                 )
             return
         if planned > committed:
-            raise HoldfastError(
-                f"sink {self._sink}: whether batch {planned} was written is not known",
-                detail=f"Group {self._id} has no position on {self._target.positions}: it was deleted, or has expired.",
-                hint=f"Look whether the topic has its rows. If so, make the file {self._folder}/commits/{planned}; "
-                f"if not, remove {self._folder}/offsets/{planned}.",
-            )
+            raise self._not_known(planned)
         self._until(self._note_beginning)
-        self._until(lambda: self._transact(None, committed, ""))
+        self._until(lambda: self._place_first(committed))
 
     def write(self, table: pa.Table, batch: SinkBatch) -> None:
         """Returns when the rows are in the topic, exactly once."""
@@ -161,8 +161,7 @@ class KafkaWriter:
     def idle(self) -> None:
         """Keep the position alive."""
         if self._last is not None and time.monotonic() - self._moved > REFRESH_S:
-            number, digest = self._last
-            self._until(lambda: self._transact(None, number, digest))
+            self._until(self._place_again)
 
     def close(self) -> None:
         self._drop()
@@ -172,7 +171,9 @@ class KafkaWriter:
     def _once(self, records: tuple[list, list], number: int, digest: str) -> None:
         if self._producer is None:
             self._open()
-        if self._last is not None and self._last[0] >= number:
+        if self._last is None:
+            raise self._not_known(number)
+        if self._last[0] >= number:
             if self._last[0] == number and self._last[1] != digest:
                 raise HoldfastError(
                     f"sink {self._sink}: batch {number} was written before, with other rows",
@@ -181,6 +182,27 @@ class KafkaWriter:
                 )
             return  # by an older life, or by a try whose end was not known
         self._transact(records, number, digest)
+
+    def _not_known(self, number: int) -> HoldfastError:
+        return HoldfastError(
+            f"sink {self._sink}: whether batch {number} was written is not known",
+            detail=f"Group {self._id} has no position on {self._target.positions}: it was deleted, or has expired.",
+            hint=f"Look whether the topic has its rows. If so, make the file {self._folder}/commits/{number} (empty will "
+            f"do); if not, remove {self._folder}/offsets/{number}.",
+        )
+
+    def _place_first(self, committed: int) -> None:
+        if self._producer is None:
+            self._open()
+        if self._last is None:  # a try whose end was not known may have done it
+            self._transact(None, committed, "")
+
+    def _place_again(self) -> None:
+        """Never what was known before a fence: a newer life may have moved it since."""
+        if self._producer is None:
+            self._open()
+        if self._last is not None:
+            self._transact(None, *self._last)
 
     def _open(self) -> None:
         """Fence whoever wrote before, then see how far it came. In this order, or it could still write."""
@@ -205,9 +227,7 @@ class KafkaWriter:
         self._moved = time.monotonic()
 
     def _transact(self, records: tuple[list, list] | None, number: int, digest: str) -> None:
-        """Rows and the position after them, together."""
-        if self._producer is None:
-            self._open()
+        """Rows and the position after them, together. What is there was looked at since this producer was opened."""
         producer: Any = self._producer
         kafka = self._kafka
         place = kafka.TopicPartition(self._target.positions, 0, number + 1, digest)
@@ -264,6 +284,8 @@ class KafkaWriter:
                 f"sink {self._sink}: the broker has fenced it", reason=HandOverReason.EPOCH_OVER, detail=error.str()
             )
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION):
+            if self._patience.passed_s() < GONE_S:
+                return  # brokers hear of a new topic, and of a new leader, one after the other
             raise HoldfastError(
                 f"sink {self._sink}: there is no topic {self._target.topic} at {self._target.bootstrap}",
                 detail=f"{self._said(error)}.",
