@@ -187,8 +187,8 @@ class KafkaWriter:
         return HoldfastError(
             f"sink {self._sink}: whether batch {number} was written is not known",
             detail=f"Group {self._id} has no position on {self._target.positions}: it was deleted, or has expired.",
-            hint=f"Look whether the topic has its rows. If so, make the file {self._folder}/commits/{number} (empty will "
-            f"do); if not, remove {self._folder}/offsets/{number}.",
+            hint=f"Look whether the topic has its rows. If so, make the file {self._folder}/commits/{number} (empty "
+            f"will do); if not, remove {self._folder}/offsets/{number}.",
         )
 
     def _place_first(self, committed: int) -> None:
@@ -285,7 +285,7 @@ class KafkaWriter:
             )
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION):
             if self._patience.passed_s() < GONE_S:
-                return  # brokers hear of a new topic, and of a new leader, one after the other
+                return  # brokers hear of a new topic, and of who leads it, one after the other
             raise HoldfastError(
                 f"sink {self._sink}: there is no topic {self._target.topic} at {self._target.bootstrap}",
                 detail=f"{self._said(error)}.",

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from bench.hybrid.chain import MODES, Taps, freezes, homes, setup
-from bench.hybrid.detectors import EVERY_NS, SPIKE_NS, Core, Alarmed, judged
+from bench.hybrid.detectors import EVERY_NS, SPIKE_NS, Alarmed, Core, judged
 from holdfast.model import notes
 from holdfast.model.config import MS
 from holdfast.model.ids import Name
