@@ -143,7 +143,9 @@ class ModelServer:
             return True
 
         gain_s = unit.work_s - unit.image_s - paste_s
-        late = now_s - unit.began_s >= UPPER_S
+        late = (
+            now_s - unit.began_s >= UPPER_S or unit.moves_to is not None
+        )  # a new image is pressing, as in the product
         return Task(
             CAPTURE, unit.name, _ns(cost_s), run, _ns(cost_s), unit.segment(), _ns(unit.began_s),  # type: ignore[arg-type]
             _ns(gain_s), late,
@@ -155,7 +157,11 @@ class ModelServer:
             return True
 
         unit, cost_ns = message.unit, _ns(message.left_s)
-        return Task(PASTE, unit.name, cost_ns, run, cost_ns, unit.segment(), _ns(unit.began_s))  # type: ignore[arg-type]
+        is_new = message.target != unit.backup
+        return Task(
+            PASTE, unit.name, cost_ns, run, cost_ns, None if is_new else unit.segment(), _ns(unit.began_s),  # type: ignore[arg-type]
+            pressing=is_new,
+        )  # fmt: skip
 
     # --- time
 
