@@ -24,6 +24,7 @@ from holdfast.core.ready import Ready
 from holdfast.core.recovery import Exposure, HaSegment, Outlook
 from holdfast.core.tasks import CAPTURE, PASTE, Task, scheduler_of
 from holdfast.model.config import SECOND
+from holdfast.model.ids import Name
 
 #: §8.2, in seconds per window: full and partial captures, full and partial pastes.
 CAPTURE_FULL_S, CAPTURE_PART_S, PASTE_FULL_S, PASTE_PART_S = 18.6e-6, 7.3e-6, 30.2e-6, 7.2e-6
@@ -93,7 +94,7 @@ class ClusterUnit:
         return self.work_s - self.image_s + self.pending_s
 
     def segment(self) -> HaSegment:
-        return HaSegment(f"S{self.home}", f"S{self.backup}")
+        return HaSegment(Name(f"S{self.home}"), Name(f"S{self.backup}"))
 
 
 @dataclass(eq=False)
