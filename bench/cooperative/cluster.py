@@ -24,6 +24,7 @@ from holdfast.core.ready import Ready
 from holdfast.core.recovery import Exposure, HaSegment, Outlook
 from holdfast.core.tasks import CAPTURE, PASTE, Task, scheduler_of
 from holdfast.model.config import SECOND
+from holdfast.model.ids import Name
 
 #: §8.2, in seconds per window: full and partial captures, full and partial pastes.
 CAPTURE_FULL_S, CAPTURE_PART_S, PASTE_FULL_S, PASTE_PART_S = 18.6e-6, 7.3e-6, 30.2e-6, 7.2e-6
@@ -93,7 +94,7 @@ class ClusterUnit:
         return self.work_s - self.image_s + self.pending_s
 
     def segment(self) -> HaSegment:
-        return HaSegment(f"S{self.home}", f"S{self.backup}")
+        return HaSegment(Name(f"S{self.home}"), Name(f"S{self.backup}"))
 
 
 @dataclass(eq=False)
@@ -143,7 +144,9 @@ class ModelServer:
             return True
 
         gain_s = unit.work_s - unit.image_s - paste_s
-        late = now_s - unit.began_s >= UPPER_S
+        late = (
+            now_s - unit.began_s >= UPPER_S or unit.moves_to is not None
+        )  # a new image is pressing, as in the product
         return Task(
             CAPTURE, unit.name, _ns(cost_s), run, _ns(cost_s), unit.segment(), _ns(unit.began_s),  # type: ignore[arg-type]
             _ns(gain_s), late,
@@ -155,7 +158,11 @@ class ModelServer:
             return True
 
         unit, cost_ns = message.unit, _ns(message.left_s)
-        return Task(PASTE, unit.name, cost_ns, run, cost_ns, unit.segment(), _ns(unit.began_s))  # type: ignore[arg-type]
+        is_new = message.target != unit.backup
+        return Task(
+            PASTE, unit.name, cost_ns, run, cost_ns, None if is_new else unit.segment(), _ns(unit.began_s),  # type: ignore[arg-type]
+            pressing=is_new,
+        )  # fmt: skip
 
     # --- time
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.model.ids import Name
 
 from .control import LOOK_S, empty
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
@@ -53,7 +54,7 @@ def leave(
     empty(found, node, limit)
     caller = found.caller()
     try:
-        caller.call(node, "stop", {"left": True}, timeout=10.0)
+        caller.call(Name(node), "stop", {"left": True}, timeout=10.0)
     finally:
         caller.close()
     _wait_until_out(found, node, limit)
