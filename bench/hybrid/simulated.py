@@ -260,7 +260,8 @@ def _plot(
         for mode in MODES:
             mine = [row for row in rows if row["mode"] == mode]
             if mine:
-                one.plot([row[x] for row in mine], [row[y] for row in mine], marker="o", label=mode)
+                color = f"C{MODES.index(mode)}"
+                one.plot([row[x] for row in mine], [row[y] for row in mine], marker="o", label=mode, color=color)
         one.set_xlabel(x)
         one.set_ylabel(label)
         one.set_ylim(bottom=0)
@@ -274,5 +275,5 @@ def _plot(
     axes[1][1].set_xlabel("rate")
     axes[1][1].set_ylabel("ms (fig 9)")
     axes[1][1].set_ylim(bottom=0)
-    axes[1][1].legend()
+    axes[1][1].legend(loc="center right")
     figure.suptitle("a chain of operators in the simulator; failures are freezes")
