@@ -19,6 +19,7 @@ from holdfast.model.message import Message
 from holdfast.model.note import Note
 from holdfast.model.protection import Protection
 from holdfast.model.topology import ReaderSpec, ShardSpec, StageSpec, Topology
+from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup, Simulation
 
@@ -48,7 +49,6 @@ def setup(
     mode: str, *, length: int, nodes: int, rate: int, for_ms: int, heartbeat_ms: int = 100, period_ms: int = 500,
     seed: int = 1, faults: tuple[Fault, ...] = (),
 ) -> Setup:  # fmt: skip
-    base = Setup(seed=seed, nodes=nodes, topology=topology(length))
     config = Config(
         heartbeat_ns=heartbeat_ms * MS,
         misses_max=MISSES if mode == "passive" else PATIENT,
@@ -58,9 +58,9 @@ def setup(
     return Setup(
         seed=seed,
         nodes=nodes,
-        topology=base.topology,
+        topology=topology(length),
         config=config,
-        costs=type(base.costs)(row_ns=ROW_NS),
+        costs=Costs(row_ns=ROW_NS),
         faults=faults,
         safety_ms=WARM_MS + for_ms,
         rows_per_second=rate,

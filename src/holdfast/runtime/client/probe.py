@@ -33,17 +33,10 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Probe:
-    """Follow `operator` from now on, or only these `edges`."""
+    """Follow `operator` from now on."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        operator: str,
-        endpoints: dict[Name, str],
-        security: Security,
-        edges: tuple[Edge, ...] = (),
-    ) -> None:
-        self._edges = edges = edges or edges_of(plan.operator(operator))
+    def __init__(self, plan: Plan, operator: str, endpoints: dict[Name, str], security: Security) -> None:
+        self._edges = edges = edges_of(plan.operator(operator))
         self.arrivals: dict[Edge, list[Arrival]] = defaultdict(list)
         self._lock = threading.Lock()
         self._name = name = Consumer(f"probe-{time.time_ns()}")
