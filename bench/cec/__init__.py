@@ -15,13 +15,12 @@ PARTS = (baseline, targets, period, events, objective)
 def run(quick: bool) -> Report:
     report = Report("cec", DESCRIPTION)
     warm_up()
-    for part in PARTS:
-        print(f"  {part.__name__.removeprefix('bench.')} ...", flush=True)
-        found = part.run(quick)
+    for one in PARTS:
+        print(f"  {one.__name__.removeprefix('bench.')} ...", flush=True)
+        found = one.run(quick)
         report.add(found)
         report.samples |= found.samples
-    report.notes.append("The machine was shared with other work: times are CPU seconds unless a column says wall.")
-    report.notes.append("One operator and its log in one process, no cluster: not the paper's three servers and PVFS.")
+    report.notes = list(dict.fromkeys(report.notes))
     report.plot = lambda figure: _plot(figure, report)
     return report
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bench.cec.feed import EDGE, Purchases, average, cpu_ns
+from bench.cec.feed import EDGE, Purchases, average, cpu_ns, part
 from bench.harness import Ratio, Report, scratch
 from holdfast.logs.control import with_control
 from holdfast.model.block import shard_block
@@ -23,7 +23,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def run(quick: bool) -> Report:
-    report = Report("cec", "baseline")
+    report = part("baseline", plot)
     rounds, rows = (3, 400_000) if quick else (8, 1_000_000)
     table = report.data["figure 5: what footprints of opening windows cost"] = []
     for name, window in WORKLOADS.items():

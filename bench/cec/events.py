@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.cec.feed import Purchases, average, crash, run_to, start
+from bench.cec.feed import Purchases, average, crash, part, run_to, start
 from bench.harness import Report, scratch
 from holdfast.core.eventual import Targets
 
 
 def run(quick: bool) -> Report:
-    report = Report("cec", "events")
+    report = part("events", plot)
     items = 2_000 if quick else 20_000
     sizes = (1, 1_000) if quick else (1, 10, 100, 1_000, 10_000)
     table = report.data["tuples in an entry (cec section II)"] = [_measure(items, size) for size in sizes]

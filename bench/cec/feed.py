@@ -8,13 +8,15 @@ and CP are shares of that too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from bench.harness import Report
 from holdfast.core.eventual import Calibration
 from holdfast.model.ids import Edge
 from holdfast.operators import Agg, CountWindow, CountWindowAggregate, StateConfig
@@ -22,6 +24,10 @@ from holdfast.operators.operator import StatefulOperator
 from holdfast.runtime.disk.eventual import BroughtBack, ControlLog, EventualOperator, InputStep, Policy, recover
 
 EDGE = Edge("average.0")
+NOTES = (
+    "The machine was shared with other work: times are CPU seconds unless a column says wall.",
+    "One operator and its log in one process, no cluster: not the paper's three servers and PVFS.",
+)
 SCHEMA = pa.schema([("item", pa.int64()), ("price", pa.int64())])
 #: The paper's tuples have 100 bytes.
 PAPER_TUPLE_BYTES = 100
@@ -66,6 +72,14 @@ class Purchases:
     def again(self, first: int, last: int) -> Iterator[InputStep]:
         """For a recovery."""
         return (self.step(number) for number in range(first, last + 1))
+
+
+def part(name: str, plot: Callable[[Any, Report], None]) -> Report:
+    """The report of one part, which can be run alone."""
+    report = Report("cec", name)
+    report.notes += NOTES
+    report.plot = lambda figure: plot(figure.subplots(), report)
+    return report
 
 
 def cpu_ns() -> int:

@@ -12,7 +12,7 @@ import os
 import random
 from typing import Any
 
-from bench.cec.feed import Purchases, average, crash, run_to, start
+from bench.cec.feed import Purchases, average, crash, part, run_to, start
 from bench.harness import Report, scratch
 from holdfast.core.eventual import Cadence, RecoverIn, Targets, Worth
 
@@ -24,7 +24,7 @@ WINDOW = 100_000
 
 
 def run(quick: bool) -> Report:
-    report = Report("cec", "objective")
+    report = part("objective", plot)
     scale = float(os.environ.get("HOLDFAST_CEC_SCALE", "1"))
     items, rows, crashes = (10_000, 500_000, 10) if quick else (round(50_000 * scale), round(80_000_000 * scale), 100)
     objectives = (0.05, 0.1) if quick else tuple(scale * one for one in (0.5, 1.0, 2.0, 5.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.cec.feed import EDGE, Purchases, average, cpu_ns, run_to, start
+from bench.cec.feed import EDGE, Purchases, average, cpu_ns, part, run_to, start
 from bench.harness import Ratio, Report, scratch
 from holdfast.core.eventual import Cadence, Targets
 from holdfast.model.block import shard_block
@@ -18,7 +18,7 @@ LOSS_GOAL = 1.03
 
 
 def run(quick: bool) -> Report:
-    report = Report("cec", "period")
+    report = part("period", plot)
     items, rows, rounds = (10_000, 400_000, 2) if quick else (100_000, 4_000_000, 5)
     given = Purchases(items=items, rows=rows)
     periods = (25, 250) if quick else (25, 50, 100, 250)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.cec.feed import EDGE, PAPER_TUPLE_BYTES, Purchases, average, crash, run_to, start
+from bench.cec.feed import EDGE, PAPER_TUPLE_BYTES, Purchases, average, crash, part, run_to, start
 from bench.harness import Report, scratch
 from holdfast.core.eventual import Cadence, Targets
 from holdfast.runtime.disk.eventual import recover
@@ -16,7 +16,7 @@ LOAD_GOAL_TUPLES, LOAD_GOAL_S = 180_000, 0.5
 
 
 def run(quick: bool) -> Report:
-    report = Report("cec", "targets")
+    report = part("targets", plot)
     items, rows = (10_000, 500_000) if quick else (100_000, 6_000_000)
     given = Purchases(items=items, rows=rows)
     by_q = [(f"{n} x open windows", Targets(n * items, None)) for n in ((1, 2, 8) if quick else (1, 2, 3, 4, 6, 8))]

@@ -73,6 +73,7 @@ class Policy:
         self._clock = clock
         self._began = 0
         self._ended = 0
+        self._looked = False
         #: Checks of the last step.
         self.count = 0
         #: Checks ever, and the time that went into them.
@@ -81,6 +82,7 @@ class Policy:
 
     def decide(self, footprints: Footprints, rows: int) -> int:
         self._began = self._clock()
+        self._looked = False
         self.count = 0
         how = self.how
         if how is None:
@@ -98,6 +100,7 @@ class Policy:
             most = min(most, int(left_ns / max(1.0, self.costs.check_ns)))
             if left_ns <= 0:
                 return 0
+        self._looked = True
         ages = footprints.ages(rows, most)
         if isinstance(how, Worth):
             self.count = how.checks(ages.after, min(most, ages.most), self.costs)
@@ -138,8 +141,8 @@ class Policy:
         self.spent_ns += took
         if self.count:
             self.costs.checked(self.count, took)
-            if self.cadence is not None:
-                self.cadence.spent(took)
+        if self._looked and self.cadence is not None:
+            self.cadence.spent(took)  # to look for the oldest windows costs too
 
 
 class ControlLog:
