@@ -28,7 +28,7 @@ def told(nodes: Nodes, event: str) -> list[dict]:
 def finish(nodes: Nodes) -> None:
     (nodes.dir / "closed").write_text(str(nodes.available() + nodes.rate))
     nodes.until("someone to be told to finish", lambda: nodes.caller.call(nodes.alive()[0], "finish", timeout=20))
-    nodes.until("the sink to end", lambda: told(nodes, "stage-finished"), 60)
+    nodes.until("the sink to end", lambda: told(nodes, "stage-finished"), 180)
 
 
 def difference_of(nodes: Nodes, held: pa.Table) -> tuple[int, int]:

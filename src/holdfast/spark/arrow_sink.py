@@ -171,7 +171,7 @@ class ArrowLoop:
             if checkpoint.newest_planned(self._checkpoint) > number:  # of a life that did not come to its end
                 number += 1
                 end = checkpoint.planned_batch(self._checkpoint, number)
-                follower.reach(start, end, time.monotonic() + HOLD_S_MAX)
+                follower.reach(start, end, time.monotonic() + HOLD_S_MAX, self._stopping)
                 start = self._batch(follower, pool, number, start, end)
             self._follow(follower, pool, number, start)
         finally:
@@ -196,7 +196,8 @@ class ArrowLoop:
                 continue
             number, moved = number + 1, now
             end = checkpoint.plan_batch(self._checkpoint, number, end)
-            follower.reach(start, end, now + HOLD_S_MAX)  # another life's plan may be ahead of what is known here
+            # another life's plan may be ahead of what is known here
+            follower.reach(start, end, now + HOLD_S_MAX, self._stopping)
             start = self._batch(follower, pool, number, start, end)
 
     def _batch(self, follower: Follower, pool: ThreadPoolExecutor, number: int, start: Offset, end: Offset) -> Offset:

@@ -24,7 +24,7 @@ from holdfast.runtime.node.loop import MachineLoop
 from holdfast.spark.checkpoint import last_planned
 from holdfast.spark.connect import Run
 from holdfast.spark.fetch import RowsGone
-from holdfast.spark.hand_over import ask_config, ask_record
+from holdfast.spark.hand_over import Stopped, ask_config, ask_record
 
 #: `latestOffset` waits this long for something new: Spark would only ask again.
 POLL_S = 0.1
@@ -133,8 +133,9 @@ class Follower:
         self._changed.wait(limit_s)
         self._changed.clear()
 
-    def reach(self, start: Offset, end: Offset, until: float) -> None:
-        """Wait until everything before `end` is known: its shard may have to make it again."""
+    def reach(self, start: Offset, end: Offset, until: float, stopping: threading.Event | None = None) -> None:
+        """Wait until everything before `end` is known: its shard may have to make it again. It may never come to
+        somebody who was replaced meanwhile, and is told to stop."""
         while any(self.latest(start, 1 << 62)[0][edge][0] < position for edge, (position, _) in end.items()):
             if time.monotonic() > until:
                 behind = {e: at for e, (at, _) in self.latest(start, 1 << 62)[0].items() if at < end[e][0]}
@@ -143,6 +144,8 @@ class Follower:
                     detail=f"{json.dumps(behind)} of {json.dumps({e: end[e][0] for e in behind})}.",
                     hint="`holdfast status` says which nodes are up.",
                 )
+            if stopping is not None and stopping.is_set():
+                raise Stopped(f"{self.consumer} was told to stop while it waited for its position")
             self.wait(POLL_S)
 
     def latest(self, start: Offset, rows_max: int, ends: dict[Edge, int] | None = None) -> tuple[Offset, int]:

@@ -271,15 +271,28 @@ class KafkaWriter:
             try:
                 return work()
             except self._kafka.KafkaException as error:
-                found = error.args[0]
+                found = self._fence(error.args[0])
                 self._drop()
                 self._give_up_on(found)
                 self._patience.spend(self._said(found))
 
+    def _fence(self, error: Any) -> Any:
+        """The same error; or that it was fenced, which a broker may say of the end of a transaction only."""
+        if self._producer is not None and not self._says_fenced(error):
+            try:
+                self._producer.abort_transaction(SLICE_S)
+            except self._kafka.KafkaException as other:
+                return other.args[0] if self._says_fenced(other.args[0]) else error
+        return error
+
+    def _says_fenced(self, error: Any) -> bool:
+        kinds = self._kafka.KafkaError
+        return error.code() in (kinds._FENCED, kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH)
+
     def _give_up_on(self, error: Any) -> None:
         """What waiting does not help against."""
         kinds, code = self._kafka.KafkaError, error.code()
-        if code in (kinds._FENCED, kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH):
+        if self._says_fenced(error):
             raise StageFenced(
                 f"sink {self._sink}: the broker has fenced it", reason=HandOverReason.EPOCH_OVER, detail=error.str()
             )
