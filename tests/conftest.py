@@ -58,9 +58,12 @@ CLUSTERS = (
     "test_spark_tls",
     "test_spark_upgrades",
     "test_spilling",
+    "test_stalls_seen",
     "test_stand_ins",
     "test_store_on_hdfs",
     "test_strangers",
+    "test_transient_failures",
+    "test_transient_modes",
     "test_twins",
 )
 
