@@ -62,6 +62,7 @@ SETTINGS = {
     "retry.backoff.ms": "5",
     "retry.backoff.max.ms": "100",
     "reconnect.backoff.max.ms": "1000",
+    "socket.timeout.ms": "10000",
     "linger.ms": "0",
     "queue.buffering.max.messages": "500000",
     "partitioner": "murmur2_random",
@@ -271,19 +272,10 @@ class KafkaWriter:
             try:
                 return work()
             except self._kafka.KafkaException as error:
-                found = self._fence(error.args[0])
+                found = error.args[0]
                 self._drop()
                 self._give_up_on(found)
                 self._patience.spend(self._said(found))
-
-    def _fence(self, error: Any) -> Any:
-        """The same error; or that it was fenced, which a broker may say of the end of a transaction only."""
-        if self._producer is not None and not self._says_fenced(error):
-            try:
-                self._producer.abort_transaction(SLICE_S)
-            except self._kafka.KafkaException as other:
-                return other.args[0] if self._says_fenced(other.args[0]) else error
-        return error
 
     def _says_fenced(self, error: Any) -> bool:
         kinds = self._kafka.KafkaError
@@ -298,7 +290,7 @@ class KafkaWriter:
             )
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION):
             if self._patience.passed_s() < GONE_S:
-                return  # brokers hear of a new topic, and of who leads it, one after the other
+                return  # brokers hear of a new topic one after the other
             raise HoldfastError(
                 f"sink {self._sink}: there is no topic {self._target.topic} at {self._target.bootstrap}",
                 detail=f"{self._said(error)}.",
