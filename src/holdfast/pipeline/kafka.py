@@ -240,8 +240,9 @@ def read_topic(target: KafkaTarget, name: str, began: Mapping[str, int]) -> pa.A
 
 
 def _read_partition(kafka: Any, consumer: Any, topic: str, partition: int, begin: int) -> list[bytes | None]:
-    """Up to the first transaction that is open: what is behind it does not count yet."""
-    first, _ = consumer.get_watermark_offsets(kafka.TopicPartition(topic, partition), timeout=READ_S)
+    """Up to where it ends now, or to the first transaction that is open: what is behind it does not count yet. Somebody
+    may write all the time, so that the end is never reached."""
+    first, end = consumer.get_watermark_offsets(kafka.TopicPartition(topic, partition), timeout=READ_S)
     consumer.assign([kafka.TopicPartition(topic, partition, max(first, begin))])
     values: list[bytes | None] = []
     silent_s = 0.0
@@ -250,6 +251,8 @@ def _read_partition(kafka: Any, consumer: Any, topic: str, partition: int, begin
         silent_s = 0.0 if records else silent_s + _READ_S
         for record in records:
             if record.error() is None:
+                if record.offset() >= end:
+                    return values
                 values.append(record.value())
             elif record.error().code() == kafka.KafkaError._PARTITION_EOF:
                 return values
