@@ -176,10 +176,10 @@ class SinkFacts:
 
     format: str
     options: dict[str, str] = field(default_factory=dict)
-    #: Where that is, if not at a path.
-    where: str = ""
     #: Why it may write a row twice after a failure; "": it cannot.
     doubt: str = ""
+    #: Where that is, if not at a path.
+    where: str = ""
 
     @property
     def path(self) -> str:
