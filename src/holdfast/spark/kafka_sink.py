@@ -42,10 +42,13 @@ from holdfast.pipeline.graph import SinkBatch
 from holdfast.pipeline.kafka import BEGAN, KafkaTarget, client
 from holdfast.spark import checkpoint
 from holdfast.spark.hand_over import Say, StageFenced, Stopped
+from holdfast.spark.kafka_calls import CallLost, ClientCalls
 from holdfast.spark.kafka_rows import records_of
 
 #: One call to the client; between them it is looked whether to stop.
 SLICE_S = 0.5
+#: A call that has not come back after so many times the client's limit for a request never will.
+LOST_AFTER = 2.5
 #: A wait is told after so long, and then again and again.
 TELL_S = 3.0
 #: A topic that has been unknown for this time is not there.
@@ -114,6 +117,7 @@ class KafkaWriter:
         #: Of the transactions, and of the group that has the position.
         self._id = f"holdfast/{run}/{sink}"
         self._stopping = threading.Event()
+        self._calls = self._new_calls()
         #: Of the work that is being done.
         self._patience = Patience(sink, target, say, self._stopping)
         self._producer: Any = None
@@ -166,6 +170,7 @@ class KafkaWriter:
 
     def close(self) -> None:
         self._drop()
+        self._calls.close()
 
     # --- one try
 
@@ -255,7 +260,7 @@ class KafkaWriter:
         """In slices of time; what may be called again is."""
         while True:
             try:
-                return function(SLICE_S)
+                return self._calls.do(lambda: function(SLICE_S), self._stopping)
             except self._kafka.KafkaException as error:
                 found = error.args[0]
                 again = found.retriable() or found.code() == self._kafka.KafkaError._TIMED_OUT
@@ -276,6 +281,14 @@ class KafkaWriter:
                 self._drop()
                 self._give_up_on(found)
                 self._patience.spend(self._said(found))
+            except CallLost as error:
+                self._producer = self._last = None  # left to the thread that is in it
+                self._calls = self._new_calls()
+                self._patience.spend(str(error))
+
+    def _new_calls(self) -> ClientCalls:
+        options = {**SETTINGS, **self._target.options}
+        return ClientCalls(f"kafka-{self._sink}", LOST_AFTER * float(options["socket.timeout.ms"]) / 1e3)
 
     def _says_fenced(self, error: Any) -> bool:
         kinds = self._kafka.KafkaError
