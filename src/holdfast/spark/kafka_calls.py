@@ -1,10 +1,10 @@
 """Calls of a Kafka client that may never come back.
 
 Most calls of librdkafka end when their time is over. `send_offsets_to_transaction` does not: it ends when its request
-does, and where the broker came back in the middle of one it was seen to wait for good (confluent-kafka 2.16.1). So calls
-are made on a thread of their own, and one that is away for too long is left behind, with its thread and its client.
-That costs a thread for each time a broker comes back at the wrong moment. It can do no harm: whoever begins anew has the
-broker refuse the older client, before it looks at what was written.
+does, and where the broker came back in the middle of one it was seen to wait for good (confluent-kafka 2.16.1). So
+calls are made on a thread of their own, and one that is away for too long is left behind, with its thread and its
+client. That costs a thread for each time a broker comes back at the wrong moment. It can do no harm: whoever begins
+anew has the broker refuse the older client, before it looks at what was written.
 """
 
 from __future__ import annotations
