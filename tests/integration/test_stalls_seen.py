@@ -36,7 +36,9 @@ def stalls(nodes: Nodes, name: str) -> dict[str, Any]:
     return nodes.caller.call(name, "stalls", timeout=5)
 
 
-def test_nodes_tell_their_stalls_and_one_that_is_squeezed_is_suspicious_by_its_own_benchmark(nodes: Nodes):
+def test_nodes_tell_their_stalls_run_the_standard_set_when_squeezed_and_lose_no_row(nodes: Nodes):
+    """Which alarm is counted by which cause is for the detector's unit tests: here a node may find itself slow at any
+    moment, also just before it is stopped."""
     pid = nodes.processes["n1"].pid
     frozen = Frozen(pid)
     frozen.begin()
@@ -60,12 +62,6 @@ def test_nodes_tell_their_stalls_and_one_that_is_squeezed_is_suspicious_by_its_o
         return [nodes.status(name)["false_by"] for name in others]
 
     assert all(one["detector"] == "benchmark" for one in said())
-
-    def counted() -> bool:
-        """By whatever raised it: a node that found itself slow just before the stop was under suspicion already."""
-        return all(any(one.get(cause, 0) for cause in ("misses", "benchmark", "stalled")) for one in said())
-
-    nodes.until("every other node to count the alarm of the stop as a false one", counted, 30)
     print(found, said())
     nodes.until("rows", lambda: (nodes.dir / "sink" / "commit-3").exists(), 60)
     nodes.finish()
