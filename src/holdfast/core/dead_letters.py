@@ -5,6 +5,9 @@ runs writes. A file is named by shard and position, and what is at a position is
 harm if a block is written again, by a copy that was promoted before it heard that the block is safe. Nothing is lost,
 nothing is there twice, and nobody has to be asked.
 
+A shard that stands still asks how far the files go: what they have beyond it an earlier primary has set aside, of a
+block that this one must not skip then (`core/skips.py`).
+
 A write that is refused (the disk is full) is told and tried again. Meanwhile dead letters wait in memory, as many as a
 queue may hold; then the shard waits too.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.core.copy import DEAD_LETTERS, Copy
-from holdfast.core.ready import Done, Ready, SetAside
+from holdfast.core.ready import Done, FindLetters, Ready, SetAside
 from holdfast.core.tickets import Tickets
 from holdfast.model import notes
 from holdfast.model.config import Config
@@ -24,7 +27,7 @@ from holdfast.model.ids import Asset
 class DeadLetters:
     """Of all shards that run on one node."""
 
-    __slots__ = ("config", "has_room", "refused", "tickets")
+    __slots__ = ("asked", "config", "has_room", "kept", "refused", "tickets")
 
     def __init__(self, config: Config, tickets: Tickets, has_room: Callable[..., None]) -> None:
         self.config = config
@@ -33,6 +36,9 @@ class DeadLetters:
         self.has_room = has_room
         #: Shards whose dead letters the disk did not take, and when to try again.
         self.refused: dict[Asset, int] = {}
+        #: Of shards that stand still: under which ticket it was asked how far their files go, and how far they do.
+        self.asked: dict[Asset, int] = {}
+        self.kept: dict[Asset, int] = {}
 
     def look(self, copy: Copy, ready: Ready) -> None:
         """After a step, or an answer."""
@@ -51,12 +57,38 @@ class DeadLetters:
         self.tickets.cancel(copy.dead.writing)
         copy.dead.writing = 0
         self.refused.pop(copy.id, None)
+        self.tickets.cancel(self.asked.pop(copy.id, 0))
+        self.kept.pop(copy.id, None)
+
+    def find(self, copy: Copy, ready: Ready) -> None:
+        """How far do its files go? It stands still, so that this changes no more once it is known."""
+        if copy.id not in self.kept and copy.id not in self.asked:
+            self.asked[copy.id] = self.tickets.issue(LetterSearch(self, copy.id))
+            ready.apply.append(FindLetters(ticket=self.asked[copy.id], shard=copy.id))
 
     def on_tick(self, copies: list[Copy], now_ns: int, ready: Ready) -> None:
         """Try again what was refused; write what a copy has that was just promoted. `copies`: those that run."""
         for copy in copies:
             if self.refused.get(copy.id, 0) <= now_ns:
                 self._write(copy, ready)
+
+
+class LetterSearch:
+    """Waits for the answer how far the files of a shard go. What fails is asked again when the shard is looked at."""
+
+    __slots__ = ("letters", "shard")
+
+    def __init__(self, letters: DeadLetters, shard: Asset) -> None:
+        self.letters = letters
+        self.shard = shard
+
+    def on_done(self, done: Done, now_ns: int, ready: Ready) -> None:
+        del self.letters.asked[self.shard]
+        if done.ok:
+            self.letters.kept[self.shard] = done.to
+
+    def on_missed(self, ticket: int, now_ns: int, ready: Ready) -> None:
+        del self.letters.asked[self.shard]
 
 
 class DeadLetterWrite:

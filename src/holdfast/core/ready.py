@@ -135,6 +135,13 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
 
 
+class FindLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """How far do the files of this shard go, whoever has written them? Feed `Done`, whose `to` says so."""
+
+    ticket: int
+    shard: Asset
+
+
 class PutCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Keep this state of a shard in the store, for good; then feed `Done`. It counts for `epoch`: the store refuses it
     once a later epoch has claimed the shard, and it never replaces one that has consumed more."""
@@ -214,6 +221,7 @@ Effect = (
     | Spill
     | DropSpill
     | SetAside
+    | FindLetters
     | StoreEffect
     | LogBatch
 )
@@ -229,6 +237,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     #: Of a spill: what stands for the rows of each block.
     kept: tuple[Rows, ...] = ()
+    #: Of dead letters that were looked for: the position behind the last of them; 0: there are none.
+    to: int = 0
     #: Of a checkpoint that was loaded: where it stands (None: there is none), and its state.
     head: CheckpointHead | None = None
     image: object = None

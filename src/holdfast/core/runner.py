@@ -94,7 +94,7 @@ class Runner:
         #: Of a twin: the blocks that it has promised not to take at this epoch.
         self.barred: tuple[tuple[Edge, int], ...] = ()
         self.outlet = Outlet(copy, place.epoch, topology, config, spills, is_primary=self.is_primary)
-        self.skips = Skips(copy, self.outlet)
+        self.skips = Skips(copy, self.outlet, letters)
         self.beside = Stood(copy)
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)
@@ -316,6 +316,8 @@ class Runner:
             self.outlet.flush(ready)
         if self.is_primary:
             self.letters.look(self.copy, ready)
+            if self.skips.stands:
+                self.letters.find(self.copy, ready)
         if self.copy.consumed_since >= self.config.retained_soft_max:
             self.protect(now_ns, ready)
         self.acknowledge(now_ns, ready)

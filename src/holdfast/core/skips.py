@@ -4,7 +4,8 @@ The shard gives the block up: it will not step it at this epoch, whatever happen
 for the record that skips it, under the version of its place that it knows. So no copy has stepped the block when
 the record names it, and whoever runs the shard from then on, at a higher epoch, passes over it. A primary
 whose state is whole goes on in place; one whose state is torn leaves that to its backup. One that was promoted may meet
-a block that its predecessor took: it gives up nothing before every consumer has said that it stands no further.
+a block that its predecessor took: it gives up nothing before every consumer has said that it stands no further, and
+before it is known that no dead letter of it is in a file.
 
 A skip is forgotten when every guard stands behind it. Until then a copy could be promoted that meets the block.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.core.copy import Copy
+from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.outlet import Outlet
 from holdfast.core.roles import Change, Condition
 from holdfast.model.ids import Asset, Edge, operator_of, producer_stage
@@ -29,11 +31,12 @@ STANDS = (Condition.FAILED, Condition.TORN, Condition.WAITING)
 class Skips:
     """Of one shard that runs."""
 
-    __slots__ = ("copy", "given_up", "outlet", "past", "since_ns")
+    __slots__ = ("copy", "given_up", "letters", "outlet", "past", "since_ns")
 
-    def __init__(self, copy: Copy, outlet: Outlet) -> None:
+    def __init__(self, copy: Copy, outlet: Outlet, letters: DeadLetters) -> None:
         self.copy = copy
         self.outlet = outlet
+        self.letters = letters
         #: What it has given up, until the record skips it.
         self.given_up: Skip | None = None
         #: The latest that it has passed over, the record may have forgotten them.
@@ -85,14 +88,18 @@ class Skips:
             for consumer in queue.owners:
                 if (self.outlet.stands(queue.edge, consumer) or 0) > queue.next:
                     return f"another node has taken it, and {consumer} has read what came of it"
+        if self.letters.kept.get(self.copy.id, 0) > self.copy.dead.next:
+            return "another node has taken it, and dead letters that came of it are in a file"
         return ""
 
     def _unheard(self) -> str:
-        """Does somebody read this shard who has not said where it stands? Then that is not known."""
+        """Is it not known yet how far somebody who reads this shard has come, or how far its dead letters are kept?"""
         for queue in self.copy.outputs:
             for consumer in queue.owners:
                 if self.outlet.stands(queue.edge, consumer) is None:
                     return f"{consumer}, which reads it, has not said yet where it stands: try again in a moment"
+        if self.copy.id not in self.letters.kept:
+            return f"it is being looked up how far dead letters of {self.copy.id} are kept: try again in a moment"
         return ""
 
     def way_on(self, place: Place) -> str:

@@ -78,7 +78,7 @@ class Checker:
         self.topology = world.topology
         self.reference = Reference(world.topology, world.window_ns, world.sum_max, world.poison)
         self.skips = SkipRules(world, self.reference, self.fail)
-        self.letters = LetterRules(world, self.reference, self.fail, self.skips.has_row)
+        self.letters = LetterRules(world, self.reference, self.fail, self.skips)
         self.record: Record = world.first
         self.decided: dict[int, int] = {}
         self.coordinators: dict[int, Address] = {}

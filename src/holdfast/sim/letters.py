@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from holdfast.model import notes
-from holdfast.model.block import EPOCH_SHIFT, Block, Row, Rows, base_of
+from holdfast.model.block import EPOCH_SHIFT, Block, Rows, base_of
 from holdfast.model.ids import Address, Asset, Edge, dead_edge
 from holdfast.sim.reference import Reference
+from holdfast.sim.skips import SkipRules
 from holdfast.sim.world import World
 
 
@@ -24,17 +25,18 @@ class LetterRules:
         world: World,
         reference: Reference,
         fail: Callable[[str, str], None],
-        is_skipped: Callable[[Asset, Row], bool] = lambda shard, row: False,
+        skips: SkipRules,
     ) -> None:
         self.world = world
         self.reference = reference
         self.fail = fail
-        #: Is this a row of a batch that the shard has passed over?
-        self.is_skipped = is_skipped
+        self.skips = skips
         #: What was set aside, by whoever came there first; every row of it; and where each shard left the reference.
         self.seen: dict[Asset, dict[int, Block]] = {shard: {} for shard in world.topology.shard}
         self.rows_at: dict[tuple[Asset, int, int], int] = {}
         self.left_at: dict[Asset, int] = {}
+        #: What was set aside of a block of which nobody knows whether it will count, with its epoch.
+        self.open: list[notes.SetAside] = []
 
     def on_emitted(self, note: notes.Emitted) -> None:
         """Behind a gap the reference has rows that this shard does not."""
@@ -46,22 +48,44 @@ class LetterRules:
         return {notes.SetAside: self.on_set_aside, notes.DeadKept: self.on_kept}
 
     def on_set_aside(self, source: Address, note: notes.SetAside) -> None:
+        self._settle()
+        if self._is_open(note):
+            self.open.append(note)  # it is in no file, and perhaps never will be
+        elif not self.skips.is_overtaken(note.shard, note.epoch):
+            self._right(note)
+
+    def _is_open(self, note: notes.SetAside) -> bool:
+        left = note.block.start >= self.left_at.get(note.shard, note.block.start + 1)
+        return not left and self.reference.is_open(dead_edge(note.shard), note.block.start)
+
+    def _settle(self) -> None:
+        """What was set aside of blocks that count, as is known by now, was right. The others were skipped."""
+        for note in [note for note in self.open if not self._is_open(note)]:
+            self.open.remove(note)
+            if not self.skips.is_overtaken(note.shard, note.epoch):
+                self._right(note)
+
+    def _right(self, note: notes.SetAside) -> None:
         shard, block = note.shard, note.block
         if block.start >= self.left_at.get(shard, block.start + 1):
             right = self.seen[shard].get(block.start, block)
         else:
             right = self.reference.block_at(dead_edge(shard), block.start)
         if right != block:
-            self.fail("wrong rows set aside", f"{shard} (epoch {note.epoch}) on {source} has {block}; right is {right}")
+            self.fail("wrong rows set aside", f"{shard} (epoch {note.epoch}) has {block}; right is {right}")
         self.seen[shard].setdefault(block.start, block)
         for key, time, value in block.rows:
-            if self.is_skipped(shard, (key, time, value)):
+            if self.skips.has_row(shard, (key, time, value)):
                 continue  # of input several rows may have one key and time
             if self.rows_at.setdefault((shard, key, time), block.start) != block.start:
                 self.fail("a row was set aside twice", f"{shard}: {key} {time} at {block.start} and before")
 
     def on_kept(self, source: Address, note: notes.DeadKept) -> None:
-        """What counts as written is in a file, as it was set aside."""
+        """What counts as written is in a file, as it was set aside; the block that it came of was taken then."""
+        for other in [o for o in self.open if o.shard == note.shard and o.block.end <= note.to]:
+            if self._is_open(other):
+                self.reference.block_at(dead_edge(note.shard), other.block.start)
+        self._settle()
         lost = [block for block in self._missing(note.shard) if block.end <= note.to]
         base = base_of(note.to >> EPOCH_SHIFT)  # what lies before an empty start is lost with it
         lost = [block for block in lost if block.start >= base]
@@ -76,6 +100,7 @@ class LetterRules:
 
     def unwritten(self) -> list[Asset]:
         """Shards whose dead letters are not all in files. (An empty start may lose some.)"""
+        self._settle()
         return [shard for shard in self.seen if shard not in self.left_at and self._missing(shard)]
 
     def check_end(self, right: dict[Edge, Rows]) -> None:

@@ -20,6 +20,7 @@ from holdfast.core.ready import (
     Done,
     DropSpill,
     Effect,
+    FindLetters,
     Idle,
     LoadBatches,
     LoadCheckpoint,
@@ -394,6 +395,8 @@ class World:
                 process.spill.drop(effect)
             elif isinstance(effect, SetAside):
                 self._set_aside(process, effect)
+            elif isinstance(effect, FindLetters):
+                self._find_letters(process, effect)
             elif isinstance(effect, PutCheckpoint | LoadCheckpoint | LogBatch | LoadBatches | AskWitness):
                 self._ask_store(process, effect)
             else:
@@ -430,6 +433,12 @@ class World:
         if not full:
             self.letters[effect.shard].write(effect.blocks)
         self._answer(process, Done(ticket=effect.ticket, ok=not full, why="No space left on device." if full else ""))
+
+    def _find_letters(self, process: Process, effect: FindLetters) -> None:
+        """What is there when the answer leaves; what a node that is replaced still writes may come after it."""
+        to = max((block.end for block in self.letters[effect.shard].files.values()), default=0)
+        wait_ns = self.costs.sync_ns * process.slow
+        self.call(wait_ns, lambda: self._answer(process, Done(ticket=effect.ticket, ok=True, to=to)))
 
     def _ask_store(self, process: Process, effect: AnyStoreEffect) -> None:
         """It is done at some moment before the answer comes, whatever becomes of whoever asked; or when it comes."""

@@ -10,7 +10,7 @@ from test_core_gate import FIRST, hear, node, refused
 from holdfast.core.host import Host
 from holdfast.core.load import LoadView
 from holdfast.core.placement import Reports, plan
-from holdfast.core.ready import Ready
+from holdfast.core.ready import Done, FindLetters, Ready
 from holdfast.core.roles import Condition
 from holdfast.errors import InputError, InvariantError, MemoryLimitError
 from holdfast.model import messages as m
@@ -49,6 +49,8 @@ class Pair:
         self.a, self.b = (Host(seat, ONE, CONFIG, factory) for seat in ("a#1", "b#1"))
         self.version = 0
         self.noted: list = []
+        #: How far the files of dead letters go; None: nobody says so.
+        self.filed: int | None = 0
         self.put()
 
     def put(self, **fields: object) -> None:
@@ -77,6 +79,10 @@ class Pair:
         ready = Ready()
         self.runner.pump(0, ready)
         self.noted += ready.notes
+        for host in (self.a, self.b):
+            for effect in ready.apply if self.filed is not None else ():
+                if isinstance(effect, FindLetters):
+                    host.tickets.on_done(Done(ticket=effect.ticket, ok=True, to=self.filed), 0, Ready())
 
     def follow(self, ahead: int = 0, planned: int = 0) -> None:
         """Everybody who reads it says where they stand: where it ends, or further on; and what they had planned."""
@@ -207,6 +213,30 @@ def test_a_copy_that_is_promoted_before_the_block_skips_it_too(stuck):
     stuck.put(primary="b#1", backup=None, epoch=3)
     assert stuck.rows(stuck.b) == there
     assert [note.epoch for note in stuck.noted if note.word == "skipped"] == [2, 3]
+
+
+def test_nothing_is_given_up_whose_dead_letters_another_node_has_written():
+    """A predecessor took the block, which only this node cannot take, and nobody has read its output; but what it set
+    aside is in a file, at the positions that the rows of the skipped block would get (seed 16001372)."""
+    made = Pair()
+    made.filed = 2
+    made.give(0, 1)
+    made.give(1, BAD)
+    made.want(3)
+    assert made.runner.skips.given_up is None
+    assert made.runner.skips.way_on(made.place) == (
+        "It cannot be skipped: another node has taken it, and dead letters that came of it are in a file."
+    )
+
+
+def test_nothing_is_given_up_before_it_is_known_how_far_dead_letters_are_written():
+    made = Pair()
+    made.filed = None
+    made.give(0, 1)
+    made.give(1, BAD)
+    made.want(3)
+    assert made.runner.skips.given_up is None
+    assert "how far dead letters of u0 are kept" in made.runner.skips.objection("s0>u0", 1, made.place)
 
 
 def test_nothing_is_given_up_before_everybody_has_said_where_they_stand(stuck):

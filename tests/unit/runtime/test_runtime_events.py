@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.runtime.config import NodeConfig
 from holdfast.runtime.node import __main__ as node
 from holdfast.runtime.node import events
-from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.events import KEPT_BYTES, EventLog
 
 
 class Stalled:
@@ -208,3 +208,14 @@ def test_a_node_that_ends_has_written_why(tmp_path: Path, monkeypatch, fails: bo
     except ConfigError:
         assert fails
     assert json.loads(log.path.read_text().splitlines()[-1])["text"] == "Why it ends."
+
+
+def test_what_is_kept_in_memory_is_bounded_in_bytes_and_kept_as_text(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl", "n0")
+    for number in range(1_000):
+        log.write("stage-batch", "batch", progress={str(field): "x" * 200 for field in range(50)}, batch=number)
+    kept = log._kept
+    assert sum(len(line) for _, line in kept) <= KEPT_BYTES
+    assert len(kept) < 300
+    assert [e["batch"] for e in log.since(998)] == [998, 999]
+    assert log.since(0)[0]["number"] == kept[0][0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.core.ready import Done, SetAside
+from holdfast.core.ready import Done, FindLetters, SetAside
 from holdfast.errors import StoreUnreachableError
 from holdfast.model.block import shard_block
 from holdfast.model.ids import shard_id
@@ -36,6 +36,12 @@ class LetterWriter:
         self.store.want(SetAside(ticket=1, shard=SHARD, blocks=(shard_block(start, ArrowRows([batch]), 0),)))
         self.store.work(1.0)
         assert self.said[-1].ok, self.said[-1].why
+
+    def found(self) -> int:
+        self.store.want(FindLetters(ticket=2, shard=SHARD))
+        self.store.work(1.0)
+        assert self.said[-1].ok, self.said[-1].why
+        return self.said[-1].to
 
     def names(self) -> list[str]:
         return sorted(p.name for p in self.folder.iterdir())
@@ -135,3 +141,14 @@ def test_where_the_store_is_no_folder_a_letter_counts_when_it_is_there_as_well(w
     with pytest.raises(AssertionError, match="does not answer"):
         writing.put(6)
     assert writing.names() == ["sums-2@4.jsonl"], "it is asked for again"
+
+
+def test_how_far_the_files_of_a_shard_go_is_said_whoever_wrote_them(writing, tmp_path):
+    asked = LetterWriter(tmp_path, "n1")
+    assert asked.found() == 0
+    writing.put(0, 3)
+    writing.put(3, 4)
+    assert asked.found() == 7
+    for start in range(7, 2 * FILES_MIN + 7, 2):
+        writing.put(start)
+    assert asked.found() == 2 * FILES_MIN + 7

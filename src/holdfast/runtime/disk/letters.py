@@ -18,7 +18,7 @@ import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast.core.ready import Done, SetAside
+from holdfast.core.ready import Done, FindLetters, SetAside
 from holdfast.errors import ConfigError
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, operator_of
@@ -38,21 +38,24 @@ class LetterStore:
         self.directory = directory
         self._node = node
         self._answer = answer
-        self._wanted: queue.SimpleQueue[SetAside] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[SetAside | FindLetters] = queue.SimpleQueue()
         #: Called with the path in the run's directory and the bytes of each new file, before it counts as written.
         self.also: Callable[[str, bytes], None] = lambda path, raw: None
         #: Blocks written since the last merge.
         self._written: dict[Path, int] = {}
 
-    def want(self, effect: SetAside) -> None:
-        """Never waits for the disk: whoever calls `work` writes."""
+    def want(self, effect: SetAside | FindLetters) -> None:
+        """Never waits for the disk: whoever calls `work` reads and writes."""
         self._wanted.put(effect)
 
     def work(self, timeout_s: float) -> None:
-        """Write the next that is wanted, if one comes in time."""
+        """Do the next that is wanted, if one comes in time."""
         try:
             effect = self._wanted.get(timeout=timeout_s)
         except queue.Empty:
+            return
+        if isinstance(effect, FindLetters):
+            self._answer(self._find(effect))
             return
         self._answer(self._keep(effect))
         folder = self.directory / operator_of(effect.shard)
@@ -75,6 +78,13 @@ class LetterStore:
         except Exception as error:
             return Done(ticket=effect.ticket, ok=False, why=f"{folder}: {error!r}.")
 
+    def _find(self, effect: FindLetters) -> Done:
+        folder = self.directory / operator_of(effect.shard)
+        try:
+            return Done(ticket=effect.ticket, ok=True, to=_end_of(folder, effect.shard))
+        except OSError as error:
+            return Done(ticket=effect.ticket, ok=False, why=f"{folder}: {error.strerror or error}.")
+
     def _write(self, folder: Path, shard: Asset, block: Block) -> None:
         path = folder / f"{shard}@{block.start}.jsonl"
         if path.exists() or is_covered(shard, block.start, letter_files(os.listdir(folder))[0]):
@@ -87,6 +97,17 @@ class LetterStore:
             os.fsync(out.fileno())
         beside.replace(path)
         _sync(folder)
+
+
+def _end_of(folder: Path, shard: Asset) -> int:
+    """The position behind the last letter of a shard that is in a file; 0: there is none."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    mine = [one for one in letter_files(names)[0] if one.shard == shard]
+    return max((one.first + _letters(folder / one.name) for one in mine[-1:]), default=0)
+
+
+def _letters(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
 
 
 def merge(folder: Path) -> None:
@@ -113,8 +134,7 @@ def _runs(folder: Path, files: list[LetterFile]) -> Iterator[list[LetterFile]]:
             yield run
             run = []
         if size <= FILE_BYTES:
-            letters = (folder / one.name).read_bytes().count(b"\n")
-            run.append(one._replace(last=one.first + letters - 1))
+            run.append(one._replace(last=one.first + _letters(folder / one.name) - 1))
     yield run
 
 

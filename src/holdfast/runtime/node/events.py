@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,7 +50,8 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "kill", "prescribed", "sla-unmet", "sla-failed", "finished",
     )
 )  # fmt: skip
-KEPT = 5_000
+#: What a node keeps of its latest events for whoever asks it, as lines: an entry is several times as large as its line.
+KEPT_BYTES = 2 << 20
 #: A wall clock that moves by more than this against the monotonic one has jumped: clocks that are set right drift less.
 JUMP_S = 1.0
 FILE_BYTES_MAX = 16 << 20
@@ -119,7 +121,8 @@ class EventLog:
         self.path = path
         self.node = node
         self._lock = threading.Lock()
-        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._kept: deque[tuple[int, str]] = deque()
+        self._kept_bytes = 0
         self._number = 0
         self._wall_ahead_s = time.time() - time.monotonic()
         #: When each rate-limited key was last told, and how often it happened since.
@@ -171,11 +174,17 @@ class EventLog:
             "text": text,
             **fields,
         }
-        self._kept.append(entry)
         line = json.dumps(entry, default=str) + "\n"
+        self._keep(line)
         self._disk.put(line)
         if self._echo is not None:
             self._echo.put(line)
+
+    def _keep(self, line: str) -> None:
+        self._kept.append((self._number, line))
+        self._kept_bytes += len(line)
+        while self._kept_bytes > KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft()[1])
 
     def _to_file(self, line: str) -> None:
         """On the disk's thread."""
@@ -239,7 +248,8 @@ class EventLog:
 
     def since(self, number: int, limit: int = 1_000) -> list[dict[str, Any]]:
         with self._lock:
-            return [entry for entry in self._kept if entry["number"] > number][:limit]
+            lines = list(islice((line for at, line in self._kept if at > number), limit))
+        return [json.loads(line) for line in lines]
 
     @property
     def last(self) -> int:

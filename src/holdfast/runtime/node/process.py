@@ -22,6 +22,7 @@ from holdfast.core.ready import (
     ChildDied,
     DropSpill,
     Effect,
+    FindLetters,
     SetAside,
     Spill,
     StageBusy,
@@ -437,7 +438,7 @@ class NodeProcess:
                 children.stop(effect.stage, effect.epoch)
             case Spill() | DropSpill():
                 spill.want(effect)  # heartbeats leave by this thread: it must not wait for that disk
-            case SetAside():
+            case SetAside() | FindLetters():
                 letters.want(effect)
             case _ if isinstance(effect, StoreEffect) and self.checkpoints is not None:
                 self.checkpoints.want(effect)
