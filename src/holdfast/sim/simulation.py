@@ -246,7 +246,7 @@ class Simulation:
             process = world.processes.get(name)
             if process is None:
                 continue
-            process.stalled_ns = min(process.stalled_ns, world.now_ns + 50 * MS)
+            world.wake(process, world.now_ns + 50 * MS)
             process.slow = 1
             if not process.alive and self.setup.revive:
                 world.start_node(name)

@@ -256,6 +256,12 @@ class World:
         for arrives_ns in self.network.arrivals(source.host, process.host, message, at_ns):
             self._push(arrives_ns, _MESSAGE, None, (source.address, target, message))
 
+    def wake(self, process: Process, at_ns: int) -> None:
+        """It stalls no longer than until then; what has come meanwhile it reads then."""
+        if process.stalled_ns > at_ns:
+            process.stalled_ns = at_ns
+            self._push(at_ns, _BACKLOG, process, None)
+
     def run(self, until_ns: int) -> None:
         """Everything that happens until then."""
         heap = self._heap
@@ -298,7 +304,7 @@ class World:
             self._push(self.now_ns + self.costs.latency_ns, _MESSAGE, None, (target, source, refused))
 
     def _on_backlog(self, process: Process) -> None:
-        if not process.alive:
+        if not process.alive or not process.backlog:
             return
         if process.stalled_ns <= self.now_ns and process.busy_ns <= self.now_ns:
             self.feed(process, Received(*process.backlog.popleft()))
