@@ -77,7 +77,7 @@ class Checker:
         self.world = world
         self.topology = world.topology
         self.reference = Reference(world.topology, world.window_ns, world.sum_max, world.poison)
-        self.skips = SkipRules(world, self.reference, self.fail)
+        self.skips = SkipRules(world, self.reference, self.fail, lambda shard: self.record.places[shard])
         self.letters = LetterRules(world, self.reference, self.fail, self.skips)
         self.record: Record = world.first
         self.decided: dict[int, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from holdfast.model import notes
 from holdfast.model.block import EPOCH_SHIFT, Block, Rows, base_of
-from holdfast.model.ids import Address, Asset, Edge, dead_edge
+from holdfast.model.ids import Address, Asset, Edge, dead_edge, maker_of
 from holdfast.sim.reference import Reference
 from holdfast.sim.skips import SkipRules
 from holdfast.sim.world import World
@@ -37,12 +37,24 @@ class LetterRules:
         self.left_at: dict[Asset, int] = {}
         #: What was set aside of a block of which nobody knows whether it will count, with its epoch.
         self.open: list[notes.SetAside] = []
+        skips.on_undone = self._forget
 
     def on_emitted(self, note: notes.Emitted) -> None:
         """Behind a gap the reference has rows that this shard does not."""
         if note.block.gap is not None:
             seen = self.seen[note.shard]
             self.left_at.setdefault(note.shard, seen[max(seen)].end if seen else 0)
+
+    def _forget(self, edge: Edge, start: int) -> None:
+        """From here on other rows belong on this edge: a block was skipped after all that a copy had taken."""
+        shard = maker_of(edge)
+        if edge != dead_edge(shard):
+            return
+        for at in [at for at in self.seen[shard] if at >= start]:
+            if self.world.letters[shard].files.get(at) is not None:
+                self.fail("skipped what was taken", f"{shard}: dead letters at {at} are in a file")
+            del self.seen[shard][at]
+        self.rows_at = {key: at for key, at in self.rows_at.items() if key[0] != shard or at < start}
 
     def rules(self) -> dict[type[notes.Note], Callable[..., None]]:
         return {notes.SetAside: self.on_set_aside, notes.DeadKept: self.on_kept}

@@ -49,7 +49,7 @@ class Waiting:
 class Process:
     __slots__ = (
         "address", "alive", "backlog", "busy_ns", "disk", "drift_ppm", "held", "host", "machine", "offset_ns",
-        "slow", "spill", "spoke", "stalled_ns", "wake_token", "wants_idle",
+        "slow", "spill", "spoke", "stalled_ns", "stopped_ns", "wake_token", "wants_idle",
     )  # fmt: skip
 
     def __init__(self, address: Address, host: Name, machine: Machine, disk: VirtualDisk | None) -> None:
@@ -66,6 +66,8 @@ class Process:
         self.drift_ppm = 0
         self.busy_ns = 0
         self.stalled_ns = 0
+        #: How much of this stall its clock does not see.
+        self.stopped_ns = 0
         self.slow = 1
         self.wake_token = 0
         self.wants_idle = False

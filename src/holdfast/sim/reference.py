@@ -23,6 +23,22 @@ class Reference:
     ) -> None:
         self.topology = topology
         self.window_ns = window_ns
+        self.sum_max = sum_max
+        self.readers: dict[Edge, list[Asset]] = {}
+        for shard in topology.shards:
+            for edge in shard.inputs:
+                self.readers.setdefault(edge, []).append(shard.id)
+        #: Rows that some operator cannot take; and which blocks that have one are skipped (False: taken).
+        self.poison = poison
+        self.skips: dict[tuple[Asset, Edge, int], bool] = {}
+        #: Where the shards have left it, by edge: behind a gap others have to say what is right.
+        self.left_at: dict[Edge, int] = {}
+        #: What stages have handed over, in this order.
+        self.added: list[tuple[Edge, Block]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        topology = self.topology
         edges = [*topology.producer, *map(dead_edge, topology.shard)]
         self.blocks: dict[Edge, list[Block]] = {edge: [] for edge in edges}
         #: The same by position, to compare with.
@@ -30,19 +46,11 @@ class Reference:
         self.next: dict[Edge, int] = dict.fromkeys(edges, 0)
         self.taken: dict[Asset, dict[Edge, int]] = {u.id: dict.fromkeys(sorted(u.inputs), 0) for u in topology.shards}
         self.watermarks = {u.id: dict.fromkeys(sorted(u.inputs), WATERMARK_MIN) for u in topology.shards}
-        self.readers: dict[Edge, list[Asset]] = {}
-        for shard in topology.shards:
-            for edge in shard.inputs:
-                self.readers.setdefault(edge, []).append(shard.id)
         self.highest = dict.fromkeys(self.taken, WATERMARK_MIN)
-        #: Rows that some operator cannot take; and which blocks that have one are skipped (False: taken).
-        self.poison = poison
-        self.skips: dict[tuple[Asset, Edge, int], bool] = {}
-        #: Where the shards have left it, by edge: behind a gap others have to say what is right.
-        self.left_at: dict[Edge, int] = {}
-        self.ops = {u.id: WindowSum(u, window_ns, Costs(), Meter(), sum_max) for u in topology.shards}
+        self.ops = {u.id: WindowSum(u, self.window_ns, Costs(), Meter(), self.sum_max) for u in topology.shards}
 
     def add(self, edge: Edge, block: Block) -> None:
+        self.added.append((edge, block))
         self._emit(edge, block)
         self._run(edge)
 
@@ -59,6 +67,18 @@ class Reference:
         known = self.skips.setdefault((shard, *at), skip)
         self._run(at[0])
         return known is skip
+
+    def redo(self, shard: Asset, at: tuple[Edge, int]) -> dict[Edge, int]:
+        """A block that was taken is skipped after all. From which position on does each edge carry something else? What
+        was known of blocks of other shards' output that were taken has to be found out again."""
+        before = self.blocks
+        self.skips = {key: skip for key, skip in self.skips.items() if skip or self.topology.is_stage_edge(key[1])}
+        self.skips[(shard, *at)] = True
+        self._begin()
+        for edge, block in self.added:
+            self._emit(edge, block)
+            self._run(edge)
+        return {edge: at for edge, known in before.items() if (at := _parted(known, self.blocks[edge])) is not None}
 
     def block_at(self, edge: Edge, start: int) -> Block | None:
         """What must be at this position. Whoever asks has seen a block there: if the reference waits to hear what
@@ -130,6 +150,11 @@ class Reference:
 
     def rows(self, edge: Edge) -> list[Row]:
         return [row for block in self.blocks[edge] for row in block.rows]
+
+
+def _parted(before: list[Block], after: list[Block]) -> int | None:
+    """Where two sequences of blocks begin to differ, as far as both go."""
+    return next((one.start for one, other in zip(before, after, strict=False) if one != other), None)
 
 
 def recompute(

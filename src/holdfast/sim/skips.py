@@ -20,10 +20,19 @@ from holdfast.sim.world import World
 class SkipRules:
     """A part of the checker; `fail` is the checker's."""
 
-    def __init__(self, world: World, reference: Reference, fail: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        reference: Reference,
+        fail: Callable[[str, str], None],
+        place_of: Callable[[Asset], Place],
+    ) -> None:
         self.world = world
         self.reference = reference
         self.fail = fail
+        self.place_of = place_of
+        #: Told from which position on an edge carries something else, because a block was skipped after all.
+        self.on_undone: Callable[[Edge, int], None] = lambda edge, start: None
         #: What a primary has given up, at which epoch; what records have skipped, from which epoch on.
         self.given_up: dict[tuple[Asset, Edge, int], int] = {}
         self.in_force: dict[tuple[Asset, Edge, int], int] = {}
@@ -73,7 +82,27 @@ class SkipRules:
         outputs = self.world.topology.shard[shard].outputs
         self.made = {at: block for at, block in self.made.items() if at[0] not in outputs or at[2] >= after.epoch}
         if not self.reference.decide(shard, skip.key, skip=True):
-            self.fail("skipped what was taken", f"{shard}: {skip}")
+            self._undone(shard, skip)
+
+    def _undone(self, shard: Asset, skip: Skip) -> None:
+        """Some copy had taken it. That was right only if all who had read what came of it are gone, and with them what
+        they knew. (Sinks have what they have written: at the end it is compared.)"""
+        for edge, parted in self.reference.redo(shard, skip.key).items():
+            for reader in self.reference.readers.get(edge, ()):
+                if (at := self._holds_to(reader, edge)) > parted:
+                    self.fail("skipped what was taken", f"{shard}: {skip}; {reader} has read {edge} to {at}")
+            self.on_undone(edge, parted)
+
+    def _holds_to(self, shard: Asset, edge: Edge) -> int:
+        """How far what is known of an edge reaches, of the copies that the record names."""
+        place = self.place_of(shard)
+        found = 0
+        for seat in place.holders:
+            node = self.world.node(name_of(seat))
+            copy = node.host.copies.get(shard) if node is not None and node.seat == seat else None
+            if copy is not None and copy.based and not copy.landing:
+                found = max(found, copy.holds_to(edge))
+        return found
 
     def _on_forgotten(self, shard: Asset, skip: Skip, after: Place) -> None:
         for seat in (after.primary, after.backup):

@@ -197,10 +197,13 @@ class World:
         process = self.processes.get(address)
         if process is None or not process.alive:
             return
+        if process.stalled_ns <= self.now_ns:
+            process.stopped_ns = 0
         frozen_ns = max(process.stalled_ns, self.now_ns)
         process.stalled_ns = max(frozen_ns, self.now_ns + for_ns)
         if clock_stops:
             process.offset_ns -= process.stalled_ns - frozen_ns
+            process.stopped_ns += process.stalled_ns - frozen_ns
 
     def heal_disks(self) -> None:
         for bad in (self.full, self.silent, self.stutters):
@@ -257,9 +260,12 @@ class World:
             self._push(arrives_ns, _MESSAGE, None, (source.address, target, message))
 
     def wake(self, process: Process, at_ns: int) -> None:
-        """It stalls no longer than until then; what has come meanwhile it reads then."""
-        if process.stalled_ns > at_ns:
+        """It stalls no longer than until then; what has come meanwhile it reads then, and its timers go off."""
+        early_ns = process.stalled_ns - at_ns
+        if early_ns > 0:
             process.stalled_ns = at_ns
+            process.offset_ns += min(early_ns, process.stopped_ns)
+            self._push(at_ns, _WAKE, process, process.wake_token)
             self._push(at_ns, _BACKLOG, process, None)
 
     def run(self, until_ns: int) -> None:
