@@ -7,6 +7,7 @@ from mutants import Patch, mutant
 
 from holdfast.core import placement
 from holdfast.core.copy import Copy
+from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.runner import Runner
 from holdfast.core.skips import Skips
 from holdfast.model import successor
@@ -105,3 +106,15 @@ def a_torn_primary_goes_on_in_place() -> list[Patch]:
         return found
 
     return [(Skips, "reports", reports)]
+
+
+@mutant
+def what_others_have_read_is_skipped() -> list[Patch]:
+    """By a copy that alone cannot take a block which the one before it has taken."""
+    return [(Skips, "was_read", lambda self: ""), (Skips, "_unheard", lambda self: "")]
+
+
+@mutant
+def dead_letters_in_files_are_not_looked_for() -> list[Patch]:
+    """The copy before has set rows aside, at the positions that the rows of the skipped block get."""
+    return [(DeadLetters, "find", lambda self, copy, ready: self.kept.setdefault(copy.id, 0))]
