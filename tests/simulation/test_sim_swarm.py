@@ -59,6 +59,12 @@ def test_a_look_whose_rows_were_lost_in_a_gap_is_told_so():
     assert not Simulation(keep(swarm_setup(300_513, kinds=kinds), (0, 2, 3, 4, 5, 6, 7))).run().violation
 
 
+def test_a_shard_that_starts_empty_learns_how_far_a_producer_was_that_has_started_empty_meanwhile():
+    """The producer has landed before it is asked, and keeps nothing below its new beginning: what was there is lost."""
+    faults = (0, 1, 2, 5, 6, 7, 8, 9, 11, 12, 13, 15, 19)
+    assert not Simulation(keep(swarm_setup(21_003_611), faults)).run().violation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SWARM)
 def test_schedules_of_one_kind_of_fault_hold(kind):
