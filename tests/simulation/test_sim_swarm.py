@@ -65,6 +65,11 @@ def test_a_shard_that_starts_empty_learns_how_far_a_producer_was_that_has_starte
     assert not Simulation(keep(swarm_setup(21_003_611), faults)).run().violation
 
 
+def test_what_a_user_asks_of_a_busy_node_waits_until_it_has_time():
+    """It was stepped in the middle of its work, which was forgotten then: its load was more than a core can do."""
+    assert not Simulation(keep(swarm_setup(21_008_879), (0, 2, 3, 5))).run().violation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SWARM)
 def test_schedules_of_one_kind_of_fault_hold(kind):
