@@ -301,6 +301,28 @@ def paired(seed: int) -> Setup:
     return replace(stored(swarm_setup(seed, nodes=2)), spares=0)
 
 
+def growing(seed: int) -> Setup:
+    """A schedule in which nodes come that no file names, and nodes leave for good, some of which are started again."""
+    rng = Random(f"growing {seed}")
+    setup = swarm_setup(seed, nodes=rng.choice((3, 3, 4, 5)))
+    late, faults = rng.randrange(1, 4), list(setup.faults)
+    for i in range(late):
+        name, at_ms = Name(f"n{setup.nodes + setup.spares + i}"), rng.choice((200, rng.randrange(200, 1_200)))
+        faults.append(Fault(kind="join", at_ms=at_ms, node=name))
+        if rng.random() < 0.5:
+            crash_ms = at_ms + rng.randrange(50, 900)
+            faults.append(Fault(kind="crash", at_ms=crash_ms, node=name, guarded=True, when=_when(rng, NODE_STEPS)))
+        if rng.random() < 0.3:
+            faults.append(Fault(kind="leave", at_ms=at_ms + rng.randrange(100, 900), node=name, value=1.0))
+    for _ in range(rng.randrange(3)):
+        node, at_ms = Name(f"n{rng.randrange(setup.nodes)}"), rng.randrange(300, setup.safety_ms)
+        faults.append(Fault(kind="leave", at_ms=at_ms, node=node, value=float(rng.random() < 0.5)))
+    for _ in range(rng.randrange(3)):
+        node, at_ms = Name(f"n{rng.randrange(setup.nodes + late)}"), rng.randrange(200, setup.safety_ms - 100)
+        faults.append(Fault(kind="cut", at_ms=at_ms, node=node, other=Name("n0"), for_ms=rng.choice((100, 400, 900))))
+    return replace(setup, late=late, faults=tuple(sorted(faults, key=lambda f: f.at_ms)), revive=True)
+
+
 def fragile(setup: Setup) -> Setup:
     """The same schedule with operators that nobody backs up, so that a crash leaves a gap."""
     rng = Random(f"unprotected {setup.seed}")
