@@ -27,7 +27,7 @@ from holdfast.core.protect.guard import Guard
 from holdfast.core.protect.paged import Paged
 from holdfast.core.ready import Done, PutFootprints, Ready
 from holdfast.core.tickets import Tickets
-from holdfast.errors import HoldfastError, InvariantError, one_line
+from holdfast.errors import HoldfastError, InvariantError, check, one_line
 from holdfast.model.ids import Edge
 from holdfast.model.parts import CheckpointHead, FootprintHead, OutputPart, TakenRows
 from holdfast.model.record import Place
@@ -89,12 +89,14 @@ class Eventual(Paged):
         self.last = self._needed(since, self.head, whole)
         self.log = ()  # until it is known that this one is there
         copy.taken = self.taken = []
-        needs = self.last[:-1]
+        oldest = next((one for one in self.last if one.number == since), None)
+        check(oldest is not None, "the oldest footprint of a window is in no entry", f"{copy.id}: {since}")
+        assert oldest is not None
         found = FootprintHead(
             number=self.number,
             since=since,
-            needs=tuple(one.number for one in needs),
-            batches=self._floor(next(one.batches for one in self.last if one.number == since)),
+            needs=tuple(one.number for one in self.last[:-1]),
+            batches=self._floor(oldest.batches),
             taken=tuple(taken),
         )
         self.made = {edge: part.next for edge, part in whole.outputs.items()}
