@@ -76,14 +76,14 @@ def stage_blocks() -> list[Block]:
 
 def made_by(plan: Plan, shard: str) -> list[Block]:
     """What a shard makes of the source."""
-    one = Life(plan, shard, MemoryStore(), 1)
+    one = LoggedLife(plan, shard, MemoryStore(), 1)
     one.copy.change(Change.RUNS)
     for block in stage_blocks():
         one.feed({one.copy.inputs[0].edge: [block]})
     return [block for _, block in sorted(one.made.items())]
 
 
-class Life:
+class LoggedLife:
     """One life of a shard's primary, with its store."""
 
     def __init__(self, plan: Plan, shard: str, store: MemoryStore, epoch: int) -> None:
@@ -160,7 +160,7 @@ def log(plan: Plan, store: MemoryStore, edge: Edge, blocks: list[Block]) -> None
 
 
 def inputs_of(plan: Plan, shard: str) -> dict[Edge, list[Block]]:
-    edges = [i.edge for i in Life(plan, shard, MemoryStore(), 1).copy.inputs]
+    edges = [i.edge for i in LoggedLife(plan, shard, MemoryStore(), 1).copy.inputs]
     if shard == "u0":
         return {edges[0]: stage_blocks()}
     return {edge: made_by(plan, edge.rpartition(".")[0]) for edge in edges}
@@ -171,7 +171,7 @@ def same(one: Block, other: Block) -> bool:
     return (one.start, one.end, one.watermark) == (other.start, other.end, other.watermark) and tables[0] == tables[1]
 
 
-class World(NamedTuple):
+class OneShard(NamedTuple):
     plan: Plan
     shard: str
     given: dict[Edge, list[Block]]
@@ -179,14 +179,14 @@ class World(NamedTuple):
 
 
 @functools.cache
-def world(name: str) -> World:
+def world(name: str) -> OneShard:
     plan, shard = SHAPES[name]
     given_ = inputs_of(plan, shard)
-    oracle = Life(plan, shard, MemoryStore(), 1)
+    oracle = LoggedLife(plan, shard, MemoryStore(), 1)
     oracle.begin()
     oracle.feed(given_)
     oracle.close()
-    return World(plan, shard, given_, oracle.made)
+    return OneShard(plan, shard, given_, oracle.made)
 
 
 STEP = st.one_of(
@@ -202,7 +202,7 @@ def test_a_shard_that_is_killed_anywhere_goes_on_as_one_that_was_not(name: str, 
     store, epoch = MemoryStore(), 1
     if shard == "u0":
         log(plan, store, *next(iter(given_.items())))
-    life = Life(plan, shard, store, epoch)
+    life = LoggedLife(plan, shard, store, epoch)
     life.begin()
     seen: dict[int, Block] = {}
 
@@ -227,7 +227,7 @@ def test_a_shard_that_is_killed_anywhere_goes_on_as_one_that_was_not(name: str, 
             safe = life.guard.safe() or {}
             life.close()
             epoch += 1
-            life = Life(plan, shard, store, epoch)
+            life = LoggedLife(plan, shard, store, epoch)
             life.begin()
             assert all(life.copy.positions()[edge] >= at for edge, at in safe.items())
             out = life.copy.outputs[0]

@@ -72,7 +72,7 @@ WINDOWS_MAX = 100_000
 AUTO = "auto"
 
 
-#: Footprints are due so often, where nothing else is said: an entry has only what is new.
+#: Time between two entries of footprints, where nothing else is said: each has only what is new.
 EVENTUAL_NS = 1_000_000_000
 
 

@@ -24,6 +24,7 @@ from holdfast.model.block import Block, Rows
 from holdfast.model.footprint import Control
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.parts import CheckpointHead, LoggedBatch, OutputPart, TakenRows
+from holdfast.operators import CountWindowAggregate, Join, WindowAggregate
 from holdfast.operators.gather import Gather, Gathered
 from holdfast.operators.traced import TracedOperator
 from holdfast.runtime.net.wire import pack_value, unpack_value
@@ -37,7 +38,7 @@ ReadBatches = Callable[[LoadBatches], tuple[LoggedBatch, ...]]
 class BroughtBackState:
     """An operator that is what its log says."""
 
-    op: TracedOperator
+    op: WindowAggregate | CountWindowAggregate
     times: RestoreTimes
 
 
@@ -80,7 +81,7 @@ def bring_back(
 ) -> tuple[CheckpointHead, BroughtBackState]:
     """The state that the newest entry stands for, in this fresh operator."""
     op = operator.op
-    if not isinstance(op, TracedOperator):
+    if isinstance(op, Join):
         raise StateError(f"{op.name}: its operator keeps no footprints", hint="Was the pipeline changed?")
     began = time.monotonic()
     gathered = _gather(found, op)
