@@ -37,7 +37,7 @@ def test_footprints_in_many_schedules(first: int):
 
 def test_shards_do_come_back_from_entries_that_build_on_others():
     """Or what is above would show nothing."""
-    assert sum(comes_back(seed) for seed in range(12)) >= 5
+    assert sum(comes_back(seed) for seed in range(12, 20)) >= 4
 
 
 def comes_back(seed: int) -> bool:
