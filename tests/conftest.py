@@ -41,6 +41,7 @@ CLUSTERS = (
     "test_racing_starts",
     "test_resources",
     "test_restarts",
+    "test_eventual_restarts",
     "test_signals",
     "test_skips",
     "test_spark_bad_input",

@@ -23,6 +23,7 @@ from support.plans import layered_plan
 
 from holdfast.cli.resume import FILES, rebuild
 from holdfast.model.ids import Name
+from holdfast.model.plan import Plan
 from holdfast.runtime.stable import description
 from holdfast.runtime.stable.description import RunDescription
 from holdfast.store.local import LocalStore
@@ -39,10 +40,10 @@ MADE = ("nodes", "plan.json", "pipeline.py", "explain.txt", *FILES)
 class Restarted:
     """Nodes with a store, which are killed and started again."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, plan: Plan | None = None) -> None:
         self.rng = random.Random(f"restarts {seed}")
         self.store = directory / "store"
-        plan = layered_plan(shards=4, tops=2)
+        plan = plan or layered_plan(shards=4, tops=2)
         self.nodes = Nodes(directory / "run", plan, 3, settings={**SETTINGS, "store": f"file://{self.store}"})
         home = self.nodes.dir
         told = RunDescription(
@@ -111,6 +112,7 @@ MOMENTS: dict[str, Callable[[Restarted], None]] = {
     "logged": lambda one: one._new(one.store / "log", "*/*/*/*"),
     "committed": _committed,
     "pages": lambda one: one._new(one.store / "checkpoint", "*/pages-*"),
+    "entry": lambda one: one._new(one.store / "checkpoint", "*/part-entry"),
     "manifest": lambda one: one._new(one.store / "checkpoint", "*/manifest"),
     "head": lambda one: one._new(one.store / "head", "*/*"),
     "planned": lambda one: one._new(one.nodes.dir / "sink", "plan-*"),
@@ -133,11 +135,12 @@ def make(tmp_path: Path) -> Iterator[Callable[[int], Restarted]]:
         restarted.nodes.close()
 
 
-def go_through(one: Restarted, lives: int) -> None:
+def go_through(one: Restarted, lives: int, lacking: str = "entry") -> None:
+    """`lacking`: a moment that never comes with these checkpoints."""
     one.start()
     one.nodes.begin()
     for _ in range(lives):
-        moment = one.rng.choice(sorted(MOMENTS))
+        moment = one.rng.choice(sorted(set(MOMENTS) - {lacking}))
         disks = one.rng.random() < 0.5
         one.story.append(f"{moment}, {'with' if disks else 'without'} disks")
         one.live(moment)

@@ -15,6 +15,7 @@ from holdfast.sim.swarm import (
     choking,
     chopped,
     doubled,
+    eventual,
     fragile,
     growing,
     heavy,
@@ -69,6 +70,8 @@ POISONED = {name for name, make in MUTANTS.items() if make.__module__ == "mutant
 CHOKING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_skips"}
 #: Bugs in what the stable store keeps: looked for where there is one, and everything is killed at once.
 STORED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_store"}
+#: Bugs in footprints and their log: looked for where operators leave some, and everything is killed at once.
+EVENTUAL = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_eventual"}
 #: Bugs in links that are cut: looked for where one stays cut, and output must go on.
 LINKS = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_links"}
 #: Bugs in the vote of the store: looked for in clusters of two.
@@ -120,6 +123,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
             setup = paired(seed) if name in PAIRED else growing(seed) if name in GROWING else setup
+            setup = eventual(setup) if name in EVENTUAL else setup
             setup = assigned(swarm_setup(seed, nodes=3 + seed % 2, shards=9)) if name in ASSIGNED else setup
             if name in STANDING_IN:
                 setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)

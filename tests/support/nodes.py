@@ -25,7 +25,7 @@ from holdfast.model.plan import Plan
 from holdfast.runtime.net.security import Security, make_secret
 from holdfast.runtime.net.transport import Caller
 from support.child import read_sink
-from support.plans import TOP_WINDOW_US, WINDOW_US
+from support.plans import TOP_WINDOW_US
 from support.source import KEYS, rows
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ class Nodes:
         given = _less(given, without)
         held = read_sink(self.dir / "sink")
         shards = [u.id for u in self.plan.topology.shards]
-        first = _windows(given, "ts", WINDOW_US, {"n": None, "total": "value"})
+        size_us = self.plan.operators[0].settings["size_us"]
+        first = _windows(given, "ts", size_us, {"n": None, "total": "value"})
         parts = {u: pa.Table.from_batches(held.get(f"{u}.0", []) or [_none()]) for u in shards}
         wrong = _compare(pa.concat_tables([parts[u] for u in shards if u.startswith("u")]), first, "u*")
         for top in (u for u in self.plan.topology.shards if u.id.startswith("v")):

@@ -25,6 +25,8 @@ from holdfast.model.parts import CheckpointHead, OutputPart
 
 MAGIC = b"HFMF"
 FORMAT = 1
+#: The part with an entry of a log of footprints.
+ENTRY = "entry"
 #: A manifest larger than this is garbage: 24 bytes a page allow for terabytes of state.
 MANIFEST_BYTES_MAX = 1 << 30
 
@@ -121,6 +123,11 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
         return (*(f.name for f in self.files), *(p.name for p in self.parts))
 
     @property
+    def entries(self) -> tuple[PartFile, ...]:
+        """Of a log of footprints: the entries that it needs, oldest first, its own the last (`footprints.py`)."""
+        return tuple(part for part in self.parts if part.name.endswith(f"/part-{ENTRY}"))
+
+    @property
     def pages(self) -> int:
         return sum(len(s.numbers) // 4 for s in self.sets)
 
@@ -131,7 +138,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_bytes(self) -> int:
         own = sum(f.pages for f in self.files if made_by(f.name) == self.sequence) * self.fit.page_bytes
-        return own + sum(p.nbytes for p in self.parts)
+        return own + sum(p.nbytes for p in self.parts if made_by(p.name) == self.sequence)
 
 
 def int32(values: NDArray[np.int64]) -> bytes:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 import xxhash
 
 from holdfast.checkpoint import keys
+from holdfast.checkpoint.footprints import FootprintEntry, read_entries
 from holdfast.checkpoint.head import HeadEntry, damaged
 from holdfast.checkpoint.manifest import MANIFEST_BYTES_MAX, CheckpointManifest, Fit, check_fits, decode, digest_of
 from holdfast.checkpoint.pages import PageReads, PageTable
 from holdfast.checkpoint.tenure import Tenure, refresh, set_aside
 from holdfast.checkpoint.write import BuiltOn
-from holdfast.errors import CorruptPageError, HoldfastError, ObjectMissingError, StateError
+from holdfast.errors import CorruptPageError, HoldfastError, ObjectMissingError, StateError, check
 from holdfast.model.ids import Asset
 from holdfast.operators.operator import StatefulOperator
 from holdfast.state.pages import PagePool
@@ -50,6 +51,9 @@ class RestoreTimes:
     log_batches: int = 0
     log_s: float = 0.0
     step_s: float = 0.0
+    #: From footprints: tuples of the log that were read, and rows that were replayed (in `log_s` and `step_s`).
+    extent: int = 0
+    replayed: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,13 @@ def read_parts(manifest: CheckpointManifest) -> Steps[dict[str, bytes]]:
 
 def read_pages(manifest: CheckpointManifest, pool: PagePool) -> Steps[None]:
     """Every page of a checkpoint into an empty pool, each checked. On an error the pool is given back."""
+    if manifest.entries:
+        pool.abandon()
+        raise StateError(
+            f"checkpoint {manifest.sequence} of {manifest.shard} has footprints, and no pages",
+            detail='Its operator has checkpoint="eventual".',
+            hint='Only a restart reads those. For savepoints, upgrades and reading the state take checkpoint="paged".',
+        )
     reads = PageReads(manifest)
     try:
         yield All(reads.into(pool))
@@ -102,13 +113,25 @@ def read_pages(manifest: CheckpointManifest, pool: PagePool) -> Steps[None]:
         raise
 
 
+@dataclass(frozen=True)
+class RestoredLog:
+    """Entries of a log of footprints, oldest first. `runtime/stable/traces.py` makes a state of them."""
+
+    entry: HeadEntry
+    manifest: CheckpointManifest
+    entries: list[FootprintEntry]
+    times: RestoreTimes = field(default_factory=RestoreTimes)
+
+
 def load(
     shard: Asset, entry: HeadEntry, make_pool: Callable[[CheckpointManifest], PagePool], wanted: Fit | None = None
-) -> Steps[RestoredState]:
+) -> Steps[RestoredState | RestoredLog]:
     """One checkpoint into a new pool, or an error. The caller sees to it that nobody collects it meanwhile."""
     manifest = yield from read_manifest(shard, entry)
     if wanted is not None:
         check_fits(manifest, wanted)
+    if manifest.entries:
+        return RestoredLog(entry, manifest, (yield from read_entries(manifest)))
     pool = make_pool(manifest)
     yield from read_pages(manifest, pool)
     try:
@@ -125,7 +148,7 @@ def restore(
     *,
     wanted: Fit | None = None,
     on_bad: BadCheckpoint = lambda entry, error: None,
-) -> Steps[RestoredState | None]:
+) -> Steps[RestoredState | RestoredLog | None]:
     """The newest good checkpoint; None: there has never been one. If there are only bad ones, that is an error: the
     caller must not take it for an empty beginning."""
     passed_over: list[tuple[int, str]] = []
@@ -140,7 +163,8 @@ def restore(
             passed_over.append((entry.sequence, error.what))
             yield from set_aside(tenure, entry.sequence, f"{error.what} {error.detail}".strip())
             continue
-        found.passed_over.extend(passed_over)
+        if isinstance(found, RestoredState):
+            found.passed_over.extend(passed_over)
         return found
     if not tenure.head.entries:
         return None
@@ -160,6 +184,8 @@ def restore_operator(
 ) -> Steps[RestoredState | None]:
     """The same, into an operator: it becomes what the checkpoint holds, or stays as it is."""
     found = yield from restore(tenure, lambda _: op.new_pool(), wanted=wanted, on_bad=on_bad)
-    if found is not None:
-        op.become(found.pool, found.manifest.meta)
+    check(not isinstance(found, RestoredLog), "a log of footprints was to be restored without its input", op.name)
+    if not isinstance(found, RestoredState):
+        return None
+    op.become(found.pool, found.manifest.meta)
     return found

@@ -32,7 +32,7 @@ from holdfast.errors import (
     StoreUnreachableError,
     SwapConflictError,
 )
-from holdfast.model.ids import Asset
+from holdfast.model.ids import Asset, Edge
 from holdfast.store.plan import All, DeleteKeys, GetWhole, ListKeys, LookAt, PutNew, Steps, SwapSmall
 from holdfast.store.port import StoredObject, Version
 
@@ -70,6 +70,10 @@ class Job(Protocol):
         ...
 
     def written_ms(self) -> int: ...
+
+    def log_from(self) -> dict[Edge, int]:
+        """The last batch by edge that a restore does not need from the log of its stage."""
+        ...
 
     def close(self) -> None:
         """Called once, however it ends: lets go of what the files were made from."""
@@ -180,7 +184,7 @@ def publish(tenure: Tenure, job: Job) -> Steps[HeadEntry]:
         sequence=sequence, epoch=manifest.epoch, manifest_bytes=len(raw), manifest_digest=digest_of(raw),
         files=manifest.names, own_bytes=manifest.own_bytes + len(raw), state_bytes=manifest.state_bytes,
         base=manifest.base, taken_ms=manifest.taken_ms, written_ms=job.written_ms(),
-        consumed=sum(manifest.stand.positions.values()), batches=manifest.stand.batches,
+        consumed=sum(manifest.stand.positions.values()), batches=job.log_from(),
     )  # fmt: skip
     yield from _change(tenure, lambda h: heads.published(h, entry), lambda h: h.entry(sequence) is not None)
     tenure.tried, tenure.debris = 0, []

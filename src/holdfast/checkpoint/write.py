@@ -15,7 +15,7 @@ from holdfast.checkpoint.keys import part_name
 from holdfast.checkpoint.manifest import CheckpointManifest, Fit, PartFile, Stand
 from holdfast.checkpoint.pages import STAGE_BYTES, PageStreams, PageTable
 from holdfast.errors import check
-from holdfast.model.ids import Asset
+from holdfast.model.ids import Asset, Edge
 from holdfast.operators.operator import StatefulOperator
 from holdfast.state.pages import Snapshot
 from holdfast.store.port import Buffer
@@ -127,6 +127,9 @@ class PagedJob:
 
     def written_ms(self) -> int:
         return self._now_ms()
+
+    def log_from(self) -> dict[Edge, int]:
+        return self._stand.batches
 
     def close(self) -> None:
         self._snapshot.close()

@@ -109,6 +109,18 @@ def check_whole(run: RunFile, what: str) -> None:
         )
 
 
+def check_paged(run: RunFile, what: str) -> None:
+    """What is to be read as pages must be there as pages."""
+    plan = read_plan(run.path / "plan.json")
+    others = sorted(operator.name for operator in plan.operators if operator.checkpoint == "eventual")
+    if others:
+        raise ConfigError(
+            f"{what} needs the state of every operator as pages",
+            detail=f'Of {", ".join(others)} the store has footprints: checkpoint="eventual".',
+            hint="Only a restart reads those: `holdfast stop` or `stop --checkpoint`, then `holdfast run DIRECTORY`.",
+        )
+
+
 def reach_clean_point(run: RunFile, service: IoService, *, limit_s: float, tell: Tell) -> CleanPoint:
     """Called while the sources are paused. Waits until everything is at one point; an error after the limit."""
     plan = read_plan(run.path / "plan.json")

@@ -22,7 +22,7 @@ from holdfast.errors import ConfigError
 from holdfast.pipeline.origins import FROM
 from holdfast.store import IoService
 
-from .clean import CleanPoint, SourcesPaused, Tell, check_store, check_whole, reach_clean_point
+from .clean import CleanPoint, SourcesPaused, Tell, check_paged, check_store, check_whole, reach_clean_point
 from .resume import FILES, opened_store
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .story import write_event
@@ -68,6 +68,7 @@ def make(
     found = find_run(run)
     savepoints.check_name(name)
     check_whole(found, "a savepoint")
+    check_paged(found, "a savepoint")
     with opened_store(found) as service, SourcesPaused(found):
         point, seconds = make_savepoint(found, service, name, limit_s=limit, tell=None if as_json else typer.echo)
     if as_json:

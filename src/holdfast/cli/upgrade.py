@@ -22,7 +22,7 @@ from holdfast.model.ids import Name
 from holdfast.runtime.config import read_plan
 
 from .carry import AllowNewOption, Changes, DefaultOption, DropOption, Upgrade
-from .clean import SourcesPaused, check_whole
+from .clean import SourcesPaused, check_paged, check_whole
 from .control import end_run
 from .home import RunHome
 from .planning import check_file
@@ -62,6 +62,7 @@ def upgrade(
         file, directory = file.resolve(), directory.absolute() if directory is not None else None
         os.chdir(old.cwd)  # relative paths of sources and sinks mean what they meant
         check_whole(old, "upgrade")
+        check_paged(old, "upgrade")
         point_name = name or time.strftime("upgrade-%Y%m%d-%H%M%S")
         savepoints.check_name(point_name)
         stopped = False

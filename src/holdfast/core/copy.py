@@ -34,7 +34,7 @@ from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN, Block, Gap, Rows,
 from holdfast.model.config import SECOND, Config
 from holdfast.model.ids import Asset, Consumer, Edge, dead_edge
 from holdfast.model.messages import Capture
-from holdfast.model.parts import CheckpointHead, CommitRecord, HandedPart
+from holdfast.model.parts import CheckpointHead, CommitRecord, HandedPart, TakenRows, taken_rows
 from holdfast.model.skips import WHY_MAX, Skip
 from holdfast.model.topology import ShardSpec, Topology
 
@@ -77,8 +77,8 @@ class Tidings(NamedTuple):
 class Copy:
     __slots__ = (
         "block_rows_max", "blocked", "condition", "consumed_since", "dead", "fork", "gap", "gauge", "highest",
-        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "told",
-        "watermark", "why",
+        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "taken",
+        "told", "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -118,6 +118,8 @@ class Copy:
         #: Blocks that the record lets it pass over; and the one that the last step has passed over.
         self.skips: dict[tuple[Edge, int], Skip] = {}
         self.skipped: Skip | None = None
+        #: What its operator has taken, while somebody notes it (`core/protect/eventual.py`).
+        self.taken: list[TakenRows] | None = None
         #: While it stands in: what it goes back to.
         self.fork: Fork | None = None
         #: How busy it keeps its node in its present role.
@@ -162,6 +164,10 @@ class Copy:
         if self.fork is not None:
             return self.fork.inputs[edge][0]
         return self.pasting.head.to[edge] if self.pasting else self.input(edge).position
+
+    def stands_at(self, edge: Edge) -> int:
+        """Where this copy stands, or the image that a stand-in may go back to."""
+        return self.fork.inputs[edge][0] if self.fork else self.input(edge).position
 
     @property
     def queues(self) -> tuple[OutputQueue, ...]:
@@ -218,6 +224,8 @@ class Copy:
             source.queue.appendleft(block)
             self._stand_still(source.edge, block, error)
             return None
+        if self.taken is not None and skip is None and len(block.rows):
+            self.taken.append(taken_rows(source.edge, block))
         source.position = block.end
         source.watermark = mark
         self.highest = max(self.highest, block.highest)
@@ -316,7 +324,7 @@ class Copy:
             here.position = block.start if block else inbox.next
             here.watermark = max(here.watermark, WATERMARK_MIN if block else commit.watermark)
         if block is not None:
-            inbox.drop(self.fork.inputs[edge][0] if self.fork else self.input(edge).position)
+            inbox.drop(self.stands_at(edge))
         return block
 
     def fits(self, capture: Capture) -> bool:
@@ -482,7 +490,7 @@ class Copy:
     def demote(self) -> None:
         """Become an image again: what was received from other shards will come again by captures."""
         self.change(Change.STOPS)
-        self.gauge = Gauge()
+        self.gauge, self.taken = Gauge(), None
         for i in self.inputs:
             if i.inbox is None:
                 i.queue.clear()

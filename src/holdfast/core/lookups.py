@@ -64,16 +64,18 @@ class Lookups:
     def on_batches(self, copy: Copy, edge: Edge, done: Done, now_ns: int, ready: Ready) -> None:
         self._open.pop(edge, None)
         inbox = copy.inboxes[edge]
-        before = inbox.owed
+        before, last = inbox.owed, inbox.last
         try:
             sealed = inbox.fill(done.batches) if done.ok else []
+            if done.ok and inbox.last == last:
+                sealed = inbox.pass_over(copy.stands_at(edge))
         except WrongMessageError as error:  # not a peer's word: the state and the log of our own do not go together
             hint = "The checkpoint that this shard was restored from, or the log of its stage, is not what was written."
             raise InvariantError(error.what, detail=error.detail, hint=hint) from error
         for block in sealed:
             ready.notes.append(notes.Sealed(copy.id, edge, self.seat, block))
-        inbox.drop(copy.input(edge).position)
-        if sealed:
+        inbox.drop(copy.stands_at(edge))
+        if inbox.last != last:
             self.told.pop(edge, None)
         elif before is not None and inbox.owed is not None:
             self.refused[edge] = now_ns + self.config.spill_retry_ns

@@ -90,6 +90,12 @@ class Operator(Protocol):
         """All of the state at this moment, for a checkpoint: opaque, made at once, not changed by what follows."""
         ...
 
+    def footprints(self, number: int, least: int, recover_ns: int) -> tuple[int, object]:
+        """Entry `number` of the log: footprints of windows that opened since the last one, of those whose newest one is
+        in an entry before `least`, and of as many more as it is worth, or as a recovery in `recover_ns` takes. Returns
+        the entry that then has the oldest footprint of an open window, and the footprints, which never change."""
+        ...
+
     def load(self, image: object) -> None:
         """Take the state of a checkpoint; this operator has none yet."""
         ...

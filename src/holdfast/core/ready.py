@@ -28,7 +28,7 @@ from holdfast.model.block import Block, Rows
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name
 from holdfast.model.messages import Message
 from holdfast.model.notes import Note
-from holdfast.model.parts import CheckpointHead, CommitRecord, LoggedBatch
+from holdfast.model.parts import CheckpointHead, CommitRecord, FootprintHead, LoggedBatch
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import NO_RECORD, Record
 
@@ -153,6 +153,19 @@ class PutCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     image: object
 
 
+class PutFootprints(msgspec.Struct, frozen=True, kw_only=True):
+    """Add an entry of footprints to the log of a shard in the store, for good; then feed `Done`. As for a checkpoint
+    the store refuses it once a later epoch has claimed the shard, and where it has a state that has consumed more, it
+    passes this one over (`Done.passed_over`). Of each output `head` has what was made after the entry before it."""
+
+    ticket: int
+    shard: Asset
+    epoch: int
+    head: CheckpointHead
+    trace: FootprintHead
+    image: object
+
+
 class LoadCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Claim the shard for this epoch, so that no earlier one can add a checkpoint; then read the one that has consumed
     most, and feed `Done` with it."""
@@ -210,7 +223,7 @@ class AskWitness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: What a node asks of the stable store.
-StoreEffect = PutCheckpoint | LoadCheckpoint | LoadBatches | AskWitness
+StoreEffect = PutCheckpoint | PutFootprints | LoadCheckpoint | LoadBatches | AskWitness
 Effect = (
     StartStage
     | StopStage
@@ -242,6 +255,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a checkpoint that was loaded: where it stands (None: there is none), and its state.
     head: CheckpointHead | None = None
     image: object = None
+    #: Of an entry of footprints: it was not written, since the store has a state that has consumed more.
+    passed_over: bool = False
     #: Of batches that were loaded.
     batches: tuple[LoggedBatch, ...] = ()
     witness: WitnessAnswer | None = None

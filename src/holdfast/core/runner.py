@@ -21,7 +21,7 @@ from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.feed import Feed
 from holdfast.core.operator import Operator
 from holdfast.core.outlet import Outlet
-from holdfast.core.protect import Guard, MakeGuard, Twin, guard_names
+from holdfast.core.protect import Eventual, Guard, MakeGuard, Twin, guard_names
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Change, Condition
 from holdfast.core.skips import Skips
@@ -181,6 +181,10 @@ class Runner:
         self.guards += tuple(self.make_guard(name, self.place, now_ns) for name in new)
         for guard in self.guards:
             guard.protection = protection
+            if isinstance(guard, Eventual):
+                guard.others = self.guards
+        if not self.is_primary or protection.checkpoint != Eventual.name:
+            self.copy.taken = None  # nobody notes it
 
     def on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
         """Turn to producers that have moved (at the start: to all)."""

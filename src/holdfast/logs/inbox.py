@@ -110,6 +110,17 @@ class Inbox:
                 sealed.append(block)
         return sealed
 
+    def pass_over(self, position: int) -> list[Block]:
+        """The log has not what is owed: it was let go of, since every copy has consumed it. What an image has taken by
+        captures it need not have. Returns what can be sealed then."""
+        behind = [c for c in self.commits.values() if c.ends.get(self.edge, position + 1) <= position]
+        if not behind:
+            return []
+        newest = max(behind, key=lambda commit: commit.batch)
+        self.last, self.next = newest.batch, newest.ends[self.edge]
+        self._forget()
+        return self.fill(())
+
     def _is_right(self, commit: CommitRecord) -> bool:
         """Is the committed try held here, with the rows that were committed?"""
         held = self.held.get(commit.batch)

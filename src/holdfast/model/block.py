@@ -32,10 +32,13 @@ class Digest(msgspec.Struct, frozen=True, array_like=True):
     hash: int
 
 
+NO_DIGEST = Digest(0, 0)
+
+
 def digest_of(rows: Rows) -> Digest:
     """Tuples are hashed here (of integers: the same in every process); other rows bring a `hash64` of their own."""
     if not len(rows):
-        return Digest(0, 0)
+        return NO_DIGEST
     return Digest(len(rows), hash(rows) if isinstance(rows, tuple) else rows.hash64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.model.block import WATERMARK_MIN, Block, Digest, Rows
+from holdfast.model.block import NO_DIGEST, WATERMARK_MIN, Block, Digest, Rows, digest_of
 from holdfast.model.ids import Consumer, Edge
 from holdfast.model.ranges import Number, NumberOrNone, Position, Time
 
@@ -89,6 +89,37 @@ class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[Edge, OutputPart]
     #: The last batch that was consumed of each edge from a stage.
     batches: dict[Edge, NumberOrNone]
+
+
+class TakenRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one block that an operator has taken. Of a stage: its batch and their digest, since the log of the stage
+    has the rows; of a shard: the rows."""
+
+    edge: Edge
+    batch: NumberOrNone
+    digest: Digest
+    rows: Rows
+
+
+def taken_rows(edge: Edge, block: Block) -> TakenRows:
+    if block.batch < 0:
+        return TakenRows(edge, -1, NO_DIGEST, block.rows)
+    return TakenRows(edge, block.batch, digest_of(block.rows), ())
+
+
+class FootprintHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What an entry of footprints says beside them, and beside where its copy stands (`core/protect/eventual.py`)."""
+
+    #: Grows from entry to entry of a guard.
+    number: Number
+    #: The entry with the oldest footprint of a window that is open: what was taken after it is replayed.
+    since: Number
+    #: Earlier entries that a restore reads beside this one, oldest first.
+    needs: tuple[Number, ...]
+    #: By edge from a stage: later batches than this one a restore, or another copy, may still want from the log.
+    batches: dict[Edge, NumberOrNone]
+    #: What was taken after the entry before this one, in its order.
+    taken: tuple[TakenRows, ...]
 
 
 class LoggedBatch(msgspec.Struct, frozen=True, array_like=True):

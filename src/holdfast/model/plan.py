@@ -72,6 +72,10 @@ WINDOWS_MAX = 100_000
 AUTO = "auto"
 
 
+#: Time between two entries of footprints, where nothing else is said: each has only what is new.
+EVENTUAL_NS = 1_000_000_000
+
+
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A stateful operator. `kind` and `settings` are what `holdfast.operators` is built from."""
 
@@ -95,7 +99,8 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     def protection(self, default: Protection) -> Protection:
         mode = default.mode if self.mode == AUTO else self.mode
         checkpoint = default.checkpoint if self.checkpoint == AUTO else self.checkpoint
-        every_ns = self.checkpoint_ns or default.checkpoint_ns
+        often_ns = min(default.checkpoint_ns, EVENTUAL_NS) if checkpoint == "eventual" else default.checkpoint_ns
+        every_ns = self.checkpoint_ns or often_ns
         recover_ns = self.recover_ns or default.recover_ns
         change = {"mode": mode, "checkpoint": checkpoint, "checkpoint_ns": every_ns, "recover_ns": recover_ns}
         return msgspec.structs.replace(default, **change)

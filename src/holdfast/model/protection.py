@@ -70,8 +70,8 @@ MODES: dict[str, Mode] = {
 #: A capture may wait for so many periods: the upper bound on its interval (cooperative-ha §3.4). The lower one is a
 #: period.
 STRETCH_MAX = 8
-#: What is kept in the stable store beside that: nothing, or pages of the state.
-CHECKPOINTS = ("none", "paged")
+#: What is kept in the stable store beside that: nothing, pages of the state, or footprints of its windows.
+CHECKPOINTS = ("none", "paged", "eventual")
 #: What a capture carries: what has changed, or everything (the baseline).
 METHODS = ("delta", "whole")
 

@@ -222,6 +222,15 @@ class Footprints:
         front = self._front()
         return front.moment if front is not None else None
 
+    def older_than(self, step: int) -> int:
+        """How many windows have their newest footprint before this step."""
+        count = 0
+        for left in self._queue:
+            if left.moment.step >= step:
+                break
+            count += int(self._alive(left, left.at, len(left.ids)).sum())
+        return count
+
     def ages(self, rows: int, most: int) -> Ages:
         """What to decide by: at least the `most` oldest windows, or all."""
         now = self.extent(rows)

@@ -315,7 +315,7 @@ class Stream:
             where_sql=need_text(where, f"{name}: where"),
             shards=check_shards(shards, name),
             mode=check_mode(mode, name, copies),
-            checkpoint=check_checkpoint(checkpoint, name),
+            checkpoint=check_checkpoint(checkpoint, name, joins=True),
             checkpoint_ns=checkpoint_ns(checkpoint, checkpoint_every, name),
             recover_ns=recover_ns(mode, recover_in, name),
         )
@@ -434,8 +434,9 @@ class Windowed:
         """One row per window and group: window_start, window_end, the keys, and these aggregates.
 
         mode: what happens when a node fails. copies: how many nodes have a copy of each shard (2). checkpoint: "paged"
-        keeps the state in the run's store as well, beside any mode; "none" does not; "auto": it is kept if the run has
-        a store. checkpoint_every="10 s": how often. recover_in="300 ms": how long a recovery may take once it is
+        keeps the state in the run's store as well, beside any mode; "eventual" keeps footprints of its windows there,
+        one after the other (docs/eventual.md); "none" keeps nothing; "auto": pages, if the run has a store.
+        checkpoint_every="10 s": how often. recover_in="300 ms": how long a recovery may take once it is
         decided; captures are taken early enough, as far as that can be done.
         """
         stream = self.stream

@@ -198,7 +198,13 @@ def _check_copies(copies: int, mode: str, name: str) -> None:
         )
 
 
-def check_checkpoint(checkpoint: str, name: str) -> str:
+def check_checkpoint(checkpoint: str, name: str, *, joins: bool = False) -> str:
+    if joins and checkpoint == "eventual":
+        raise ConfigError(
+            f'{name}: joins leave no footprints, so checkpoint="eventual" is not for them',
+            detail=f"At {caller()}.",
+            hint='Take checkpoint="paged" or "auto".',
+        )
     if not isinstance(checkpoint, str) or checkpoint not in (AUTO, *CHECKPOINTS):
         raise ConfigError(
             f"{name}: checkpoint={checkpoint!r} is not known",

@@ -161,7 +161,8 @@ class Planner:
         )
         built = build(made)  # refuses what cannot be held, and knows the types of the results
         self.outputs[node.name] = built.output_schema
-        if isinstance(built, WindowAggregate) and not built.program.needs_rows():
+        replays = node.checkpoint == "eventual"  # row by row
+        if isinstance(built, WindowAggregate) and not built.program.needs_rows() and not replays:
             fed = [msgspec.structs.replace(i, partial=i.source in self.layout.stages) for i in inputs]
             made = msgspec.structs.replace(made, inputs=tuple(fed))
         return msgspec.structs.replace(made, output=_ipc(built.output_schema))

@@ -97,13 +97,23 @@ class WindowImage(msgspec.Struct, frozen=True):
     slots: dict[int, tuple[Window, int]]
 
 
+class WindowPrints(msgspec.Struct, frozen=True):
+    """What an entry of a log has: footprints of some windows, and how many were open."""
+
+    width: int
+    watermark: int
+    count: int
+    slots: dict[int, tuple[Window, int]]
+
+
 class WindowSum:
     """Sum of values per key over tumbling windows; windows close in order of (end, key). A sum above `sum_max` does not
     fit, and is set aside."""
 
     __slots__ = (
         "aside", "busy_ns", "captured", "costs", "dirty", "forked", "free", "hidden", "home", "meter", "moved",
-        "outputs", "poison", "scanned", "slot_of", "slots", "sum_max", "torn", "watermark", "width", "windows",
+        "outputs", "poison", "prints", "scanned", "slot_of", "slots", "sum_max", "torn", "watermark", "width",
+        "windows",
     )  # fmt: skip
     lag = 0
 
@@ -129,6 +139,8 @@ class WindowSum:
         self.forked: dict[str, Any] | None = None
         #: Windows that begin before this are not emitted.
         self.hidden = 0
+        #: The entry with the newest footprint of each window, oldest first; None: it has left none yet.
+        self.prints: dict[Window, int] | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -197,6 +209,8 @@ class WindowSum:
         slot = self.slot_of.pop(at)
         del self.windows[at], self.slots[slot]
         self.dirty.pop(at, None)
+        if self.prints is not None:
+            self.prints.pop(at, None)
         heapq.heappush(self.free, slot)
 
     # --- captures
@@ -272,7 +286,7 @@ class WindowSum:
 
     def _put(self, watermark: int, slots: dict[int, tuple[Window, int]]) -> None:
         """What has closed goes first: its slot may have been given to a window that comes now."""
-        self.watermark = watermark
+        self.watermark, self.prints = watermark, None
         for at in [at for at in self.windows if at[0] <= watermark]:
             del self.slots[self.slot_of.pop(at)], self.windows[at]
         for slot, (at, value) in slots.items():
@@ -285,6 +299,19 @@ class WindowSum:
     def image(self) -> WindowImage:
         check(self.scanned == END and not self.torn, "a state was stored that is of no position")
         return WindowImage(self.captured, self.watermark, self._taken(list(self.slots)))
+
+    def footprints(self, number: int, least: int, recover_ns: int) -> tuple[int, WindowPrints]:
+        """Windows that opened, those of entries before `least`, and the oldest one."""
+        check(self.scanned == END and not self.torn, "footprints were left of a state that is of no position")
+        known = self.prints if self.prints is not None and least < number else {}
+        old = [at for at, left in known.items() if left < least] or list(known)[:1]
+        kept = {at: left for at, left in known.items() if at not in old}
+        due = [at for at in self.windows if at not in kept]
+        self.prints = kept | dict.fromkeys(due, number)
+        slots = self._taken([self.slot_of[at] for at in due])
+        return min(self.prints.values(), default=number), WindowPrints(
+            self.width, self.watermark, len(self.windows), slots
+        )
 
     def load(self, image: object) -> None:
         if not isinstance(image, WindowImage):

@@ -17,6 +17,7 @@ from holdfast.core.ready import (
     LoadCheckpoint,
     LogBatch,
     PutCheckpoint,
+    PutFootprints,
     StoreEffect,
     WitnessState,
 )
@@ -24,6 +25,7 @@ from holdfast.core.witness import answer
 from holdfast.model.block import digest_of
 from holdfast.model.ids import Asset, Edge
 from holdfast.model.parts import CheckpointHead, HeldBatch, LoggedBatch
+from holdfast.sim.traces import TraceLog
 
 #: Of nodes and of stages.
 AnyStoreEffect = StoreEffect | LogBatch
@@ -41,12 +43,14 @@ class StoredState(msgspec.Struct, frozen=True):
 
 
 class SimStore:
-    __slots__ = ("claims", "full", "log", "newest", "silent", "witness")
+    __slots__ = ("claims", "full", "log", "newest", "silent", "traces", "witness")
 
     def __init__(self) -> None:
         #: Which epoch has claimed each shard; and its checkpoint that has consumed most.
         self.claims: dict[Asset, int] = {}
         self.newest: dict[Asset, StoredState] = {}
+        #: Logs of shards that leave footprints.
+        self.traces: dict[Asset, TraceLog] = {}
         #: Every try of every batch, by edge.
         self.log: dict[Edge, dict[tuple[int, int, int], LoggedBatch]] = {}
         #: What it has voted for and accepted.
@@ -75,7 +79,28 @@ class SimStore:
                 key = (effect.batch, effect.epoch, effect.attempt)
                 self.log.setdefault(edge, {})[key] = LoggedBatch(held, effect.last)
             return Done(ticket=ticket, ok=True)
+        if isinstance(effect, PutFootprints):
+            return self._put_footprints(effect)
         return self._put(effect)
+
+    def _put_footprints(self, effect: PutFootprints) -> Done:
+        claim = self.claims.get(effect.shard, 0)
+        if effect.epoch < claim:
+            return Done(ticket=effect.ticket, ok=False, why=f"Epoch {claim} has claimed the shard.")
+        self.claims[effect.shard] = effect.epoch
+        state, known = StoredState(effect.epoch, effect.head, None), self.newest.get(effect.shard)
+        if known is not None and state.consumed < known.consumed:
+            return Done(ticket=effect.ticket, ok=True, passed_over=True)
+        trace = self.traces.setdefault(effect.shard, TraceLog())
+        if not trace.has(effect):
+            return Done(ticket=effect.ticket, ok=False, why="An entry that this one needs is gone.")
+        trace.add(effect)
+        self.newest[effect.shard] = state
+        for edge, batch in effect.trace.batches.items():  # what no restore asks for any more
+            tries = self.log.get(edge, {})
+            for key in [key for key in tries if key[0] < batch]:
+                del tries[key]
+        return Done(ticket=effect.ticket, ok=True)
 
     def _put(self, effect: PutCheckpoint) -> Done:
         claim = self.claims.get(effect.shard, 0)
@@ -94,6 +119,8 @@ class SimStore:
         self.claims[effect.shard] = effect.epoch
         found = self.newest.get(effect.shard)
         head, image = (found.head, found.image) if found else (None, None)
+        if found is not None and image is None:
+            head, image = self.traces[effect.shard].bring_back(self.log)
         return Done(ticket=effect.ticket, ok=True, head=head, image=image)
 
 

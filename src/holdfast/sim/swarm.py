@@ -296,6 +296,15 @@ def stored(setup: Setup) -> Setup:
     )
 
 
+def eventual(setup: Setup) -> Setup:
+    """The same schedule with footprints in the store instead of checkpoints, of all operators or of some."""
+    rng = Random(f"eventual {setup.seed}")
+    setup = stored(setup)
+    every_ns = rng.choice((10, 20, 100, 400)) * MS
+    protection = replace(setup.config.protection, checkpoint="eventual", checkpoint_ns=every_ns)
+    return replace(setup, config=replace(setup.config, protection=protection))
+
+
 def paired(seed: int) -> Setup:
     """Two nodes and a store that votes: each may be lost, cut off or late, and the store too."""
     return replace(stored(swarm_setup(seed, nodes=2)), spares=0)

@@ -16,15 +16,11 @@ from holdfast.core.node import Node
 from holdfast.core.ready import (
     AGAIN,
     TICK,
-    AskWitness,
     Done,
     DropSpill,
     Effect,
     FindLetters,
     Idle,
-    LoadBatches,
-    LoadCheckpoint,
-    LogBatch,
     PutCheckpoint,
     Ready,
     Received,
@@ -411,7 +407,7 @@ class World:
                 self._set_aside(process, effect)
             elif isinstance(effect, FindLetters):
                 self._find_letters(process, effect)
-            elif isinstance(effect, PutCheckpoint | LoadCheckpoint | LogBatch | LoadBatches | AskWitness):
+            elif isinstance(effect, AnyStoreEffect):
                 self._ask_store(process, effect)
             else:
                 self.on_effect(process, effect)

@@ -1,5 +1,6 @@
 """Where a shard's state is kept, and what may therefore be acknowledged: guards, and which of them a mode has."""
 
+from holdfast.core.protect.eventual import Eventual
 from holdfast.core.protect.guard import Guard
 from holdfast.core.protect.images import Images
 from holdfast.core.protect.modes import MakeGuard, guard_names, maker
@@ -7,4 +8,4 @@ from holdfast.core.protect.pace import Pace
 from holdfast.core.protect.paged import Paged
 from holdfast.core.protect.twin import Twin
 
-__all__ = ["Guard", "Images", "MakeGuard", "Pace", "Paged", "Twin", "guard_names", "maker"]
+__all__ = ["Eventual", "Guard", "Images", "MakeGuard", "Pace", "Paged", "Twin", "guard_names", "maker"]

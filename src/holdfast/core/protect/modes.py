@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.core.copy import Copy
+from holdfast.core.protect.eventual import Eventual
 from holdfast.core.protect.guard import Guard
 from holdfast.core.protect.images import Images
 from holdfast.core.protect.pace import Pace
@@ -24,7 +25,7 @@ def guard_names(protection: Protection, place: Place) -> tuple[str, ...]:
     """The guards of a mode; a twin, and images, wherever the record has somebody run or brought up, whatever the mode
     says; and the store, beside any mode."""
     names = dict.fromkeys(MODES[protection.mode].guards)
-    there = ((Twin.name, place.twin), (Images.name, place.targets), (Paged.name, protection.is_stored))
+    there = ((Twin.name, place.twin), (Images.name, place.targets), (protection.checkpoint, protection.is_stored))
     return tuple(names | {name: None for name, is_there in there if is_there})
 
 
@@ -32,6 +33,7 @@ def maker(copy: Copy, seat: Seat, config: Config, pace: Pace, tickets: Tickets) 
     guards: dict[str, Callable[[Place, int], Guard]] = {
         Images.name: lambda place, now_ns: Images(copy, place, config, pace, now_ns),
         Paged.name: lambda place, now_ns: Paged(copy, place, tickets, now_ns),
+        Eventual.name: lambda place, now_ns: Eventual(copy, place, tickets, now_ns),
         Twin.name: lambda place, now_ns: Twin(copy, place, seat, config),
     }
     return lambda name, place, now_ns: guards[name](place, now_ns)

@@ -23,7 +23,7 @@ from holdfast.model.parts import CheckpointHead
 from holdfast.model.protection import Protection
 from holdfast.model.record import Place
 
-_UNSTORABLE = (Condition.TORN, Condition.LANDING, Condition.CUT_OFF)
+UNSTORABLE = (Condition.TORN, Condition.LANDING, Condition.CUT_OFF)
 
 
 class Paged:
@@ -58,6 +58,10 @@ class Paged:
         #: What the newest checkpoint of this copy has consumed.
         self.safe_at: dict[Edge, int] = dict.fromkeys(copy.positions(), 0)
 
+    @property
+    def is_on(self) -> bool:
+        return self.protection.checkpoint == self.name
+
     def retarget(self, place: Place) -> None:
         self.epoch = place.epoch
 
@@ -67,7 +71,7 @@ class Paged:
 
     def due(self, now_ns: int, *, frozen: bool) -> bool:
         copy = self.copy
-        if self.ticket or not self.protection.is_stored or copy.condition in _UNSTORABLE:
+        if self.ticket or not self.is_on or copy.condition in UNSTORABLE:
             return False
         is_time = self.hurried or now_ns - self.started_ns >= self.protection.checkpoint_ns
         return is_time and copy.positions() != self.safe_at
@@ -129,7 +133,7 @@ class Paged:
         pass
 
     def safe(self) -> dict[Edge, int] | None:
-        return self.safe_at if self.protection.is_stored else None
+        return self.safe_at if self.is_on else None
 
     def is_settled(self) -> bool:
         """It keeps nobody from handing over: whoever goes on makes the next one."""

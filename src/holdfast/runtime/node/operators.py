@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check, one_line
+from holdfast.model.footprint import Control
 from holdfast.model.ids import Asset, Edge, operator_of, port_of
 from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, to_micros
 from holdfast.model.topology import ShardSpec
@@ -38,9 +39,11 @@ from holdfast.operators import (
 )
 from holdfast.operators.aside import REASON
 from holdfast.operators.build import WINDOW_END, WINDOW_TIME, build, rows_in
+from holdfast.operators.traced import TracedOperator
 from holdfast.runtime.net.rows import ArrowRows, batches_of
 from holdfast.runtime.net.wire import OperatorState, StateChunk, StateSlice
 from holdfast.runtime.node.letters import INPUT, RESULT, Letters
+from holdfast.runtime.node.traces import Traces
 from holdfast.runtime.shards import cut
 from holdfast.state.pages import Snapshot
 
@@ -132,6 +135,8 @@ class ShardOperator:
         self._slices: list[StateSlice] = []
         #: The newest checkpoint of this copy in the store: the next one has only what has changed since.
         self._stored: BuiltOn | None = None
+        #: What its footprints are about, if it leaves any.
+        self.traces = Traces()
         #: How long it took to bring this copy back from the store, if it was.
         self.times: RestoreTimes | None = None
 
@@ -218,6 +223,7 @@ class ShardOperator:
         half = batch.num_rows // 2
         if half:
             return self._feed(plan, batch.slice(0, half)) + self._feed(plan, batch.slice(half))
+        self.traces.whole = True
         self._letters.add(INPUT, pa.Table.from_batches([batch]), [one_line(refused).removeprefix("error: ")])
         return []
 
@@ -234,6 +240,7 @@ class ShardOperator:
         if isinstance(op, CountWindowAggregate):
             return self._fitting(op.process(batch))
         if PANE in batch.schema.names and plan.partial:
+            self.traces.whole = True
             op.process_partial(batch)
         else:
             op.process(batch)
@@ -324,6 +331,8 @@ class ShardOperator:
                 return False
 
     def paste(self, piece: object) -> None:
+        if isinstance(self.op, TracedOperator):
+            self.op.footprints = None  # of a time when this copy ran
         if isinstance(piece, StateChunk):
             self.op.paste_chunk(piece.chunk)
         else:
@@ -364,10 +373,27 @@ class ShardOperator:
     def _keep(self, stored: BuiltOn | None) -> None:
         self._stored = stored
 
+    @_counted
+    def footprints(self, number: int, least: int, recover_ns: int) -> tuple[int, Control]:
+        check(not self.torn, "footprints were to be left of a state that is of no position", self.op.name)
+        return self.traces.leave(self.op, number, least, recover_ns, self.busy_ns, self.figures.rows_out)
+
+    def replay(self, edge: Edge, rows: Any, number: int) -> None:
+        """Take in again what was taken before entry `number` was written, while it is brought back from footprints."""
+        plan = self.plan.inputs[self._inputs[edge]]
+        assert isinstance(self.op, TracedOperator)
+        table = pa.Table.from_batches(batches_of(rows)).combine_chunks()
+        for batch in table.to_batches():
+            self.op.replay(rows_in(plan, batch), number)
+
     def load(self, image: object) -> None:
         """Become what a checkpoint holds."""
         from holdfast.checkpoint.restore import RestoredState  # here: only nodes with a store need it
+        from holdfast.runtime.stable.traces import BroughtBackState
 
+        if isinstance(image, BroughtBackState):
+            self.op, self.times = image.op, image.times
+            return
         check(isinstance(image, RestoredState), "a state was to be loaded that is none", self.op.name)
         assert isinstance(image, RestoredState)
         began = time.monotonic()

@@ -140,12 +140,21 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         **_costs(node, shard, now_ns),
         **(asdict(op.figures) if isinstance(op, ShardOperator) else {}),
         **_restored(op),
+        **_extent(op),
         "mode": place.mode,
         "stands_in": copy.fork is not None,
         "capture_period_ms": node.record.protection_of(shard).period_ns / 1e6,
         "checkpoint": node.record.protection_of(shard).checkpoint,
         "checkpoint_every_ms": node.record.protection_of(shard).checkpoint_ns / 1e6,
     }
+
+
+def _extent(op: object) -> dict[str, Any]:
+    """Of a shard that leaves footprints: what a restart would read and replay by its newest entry (cec: q, u)."""
+    extent = op.traces.extent if isinstance(op, ShardOperator) else None
+    if extent is None:
+        return {}
+    return {"windows": extent.windows, "extent": extent.tuples, "replay": extent.rows}
 
 
 def _restored(op: object) -> dict[str, Any]:

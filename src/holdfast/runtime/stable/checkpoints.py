@@ -23,15 +23,23 @@ from holdfast.checkpoint import keys
 from holdfast.checkpoint import tenure as tenures
 from holdfast.checkpoint.head import HeadEntry
 from holdfast.checkpoint.manifest import Fit, head_of, stand_of
-from holdfast.checkpoint.restore import RestoredState, RestoreTimes, restore
+from holdfast.checkpoint.restore import RestoredLog, RestoredState, RestoreTimes, restore
 from holdfast.checkpoint.tenure import Tenure
 from holdfast.checkpoint.write import PagedJob, fit_of
 from holdfast.core.node import Node
-from holdfast.core.ready import AskWitness, Done, LoadBatches, LoadCheckpoint, PutCheckpoint, StoreEffect
+from holdfast.core.ready import (
+    AskWitness,
+    Done,
+    LoadBatches,
+    LoadCheckpoint,
+    PutCheckpoint,
+    PutFootprints,
+    StoreEffect,
+)
 from holdfast.errors import HoldfastError, StateError
 from holdfast.model.block import Block
 from holdfast.model.ids import Asset, Edge, Name, Seat, operator_of
-from holdfast.model.parts import CheckpointHead, OutputPart, SinkPlan
+from holdfast.model.parts import CheckpointHead, LoggedBatch, OutputPart, SinkPlan
 from holdfast.model.plan import Plan
 from holdfast.model.record import Record
 from holdfast.runtime.config import size_bytes
@@ -40,6 +48,7 @@ from holdfast.runtime.node.operators import Factory, ShardOperator, StateImage
 from holdfast.runtime.stable import batches, description, kept
 from holdfast.runtime.stable.door import StoreDoor
 from holdfast.runtime.stable.peace import ANSWER_S, PeaceDesk, PeaceWriter, differ, load_model
+from holdfast.runtime.stable.traces import EntryBook, bring_back
 from holdfast.runtime.stable.witness import ask_witness
 from holdfast.state.pages import Snapshot
 from holdfast.store.url import can_place, is_folder
@@ -94,7 +103,7 @@ class CheckpointStore:
         self.elsewhere = 0
         self.placed = 0
         #: What waits, at most one of a kind for each shard or edge: the newest that was asked for.
-        self._puts: dict[Asset, PutCheckpoint] = {}
+        self._puts: dict[Asset, PutCheckpoint | PutFootprints] = {}
         self._loads: dict[Asset | Edge, LoadCheckpoint | LoadBatches] = {}
         self._records: dict[str, Record] = {}
         self._votes: dict[str, AskWitness] = {}
@@ -104,6 +113,7 @@ class CheckpointStore:
         self._tenures: dict[Asset, tuple[int, Tenure]] = {}
         self._claims = 0
         self._fits: dict[str, Fit] = {}
+        self._entries = EntryBook()
         #: Checkpoints of each shard since its node looked at the logs.
         self._put_since: dict[Asset, int] = {}
         #: Of shards that were restored here.
@@ -118,7 +128,7 @@ class CheckpointStore:
 
     def want(self, effect: StoreEffect) -> None:
         with self._wanted:
-            if isinstance(effect, PutCheckpoint):
+            if isinstance(effect, PutCheckpoint | PutFootprints):
                 _let_go(self._puts.pop(effect.shard, None))  # nobody waits for it any more
                 self._puts[effect.shard] = effect
             elif isinstance(effect, AskWitness):
@@ -161,7 +171,10 @@ class CheckpointStore:
 
     def _work_puts(self) -> None:
         while (effect := self._next(self._puts)) is not None:
-            self._answer(batches.ended(effect.ticket, lambda effect=effect: self._put(effect)))
+            if isinstance(effect, PutFootprints):
+                self._answer(batches.ended(effect.ticket, lambda effect=effect: self._put_footprints(effect)))
+            else:
+                self._answer(batches.ended(effect.ticket, lambda effect=effect: self._put(effect)))
             self._tidy(effect)
 
     def _work_loads(self) -> None:
@@ -239,6 +252,17 @@ class CheckpointStore:
         self._told_put(effect.shard, entry)
         return Done(ticket=effect.ticket, ok=True)
 
+    def _put_footprints(self, effect: PutFootprints) -> Done:
+        tenure = self._tenure(effect.shard, effect.epoch)
+        if sum(effect.head.to.values()) < tenure.head.consumed:
+            return Done(ticket=effect.ticket, ok=True, passed_over=True)
+        job = self._entries.job(effect, self._fit(effect.shard), lambda: time.time_ns() // 1_000_000)
+        self._door.service().run(tenures.publish(tenure, job))
+        self._entries.keep(effect, job)
+        self.written += 1
+        self.bytes_written += job.nbytes
+        return Done(ticket=effect.ticket, ok=True)
+
     def _cut(self, snapshot: Snapshot) -> dict[str, Any]:
         """With Peace every file is a chunk, as large as the others."""
         if self._peace is None:
@@ -284,7 +308,7 @@ class CheckpointStore:
             "checkpoint", text, shard=shard, sequence=entry.sequence, bytes=entry.own_bytes, seconds=seconds
         )
 
-    def _tidy(self, effect: PutCheckpoint) -> None:
+    def _tidy(self, effect: PutCheckpoint | PutFootprints) -> None:
         """What is not needed any more goes. The core does not wait for this, and what fails is tried again later."""
         with self._lock:
             epoch, tenure = self._tenures.get(effect.shard, (-1, None))
@@ -294,7 +318,8 @@ class CheckpointStore:
         count = self._put_since[effect.shard] = self._put_since.get(effect.shard, 0) + 1
         try:
             service = self._door.service()
-            service.run(tenures.collect(tenure, self._keep))
+            if isinstance(effect, PutCheckpoint) or count % FORGET_EVERY == 0:
+                service.run(tenures.collect(tenure, self._keep))
             if first:
                 service.run(tenures.sweep(tenure))
             if count % FORGET_EVERY == 0:
@@ -332,6 +357,9 @@ class CheckpointStore:
         times = self._times[effect.shard] = found.times
         times.sequence, times.state_bytes = found.entry.sequence, found.entry.state_bytes
         times.claim_s, times.read_s = claimed - began, read_s
+        if isinstance(found, RestoredLog):
+            head, state = bring_back(found, operator, self._read_batches)
+            return Done(ticket=effect.ticket, ok=True, head=head, image=state)
         return Done(ticket=effect.ticket, ok=True, head=self._head(found), image=found)
 
     def _head(self, found: RestoredState) -> CheckpointHead:
@@ -343,9 +371,13 @@ class CheckpointStore:
         }
         return head_of(found.manifest.stand, whole)
 
+    def _read_batches(self, effect: LoadBatches) -> tuple[LoggedBatch, ...]:
+        stage = self._plan.topology.producer[effect.edge]
+        return self._door.service("read").run(batches.read(self._plan.query, stage, effect))
+
     def _load_batches(self, effect: LoadBatches) -> Done:
-        stage, began = self._plan.topology.producer[effect.edge], time.monotonic()
-        found = self._door.service("read").run(batches.read(self._plan.query, stage, effect))
+        began = time.monotonic()
+        found = self._read_batches(effect)
         times = self._times.get(self._plan.topology.readers_of(effect.edge)[0])
         if times is not None:
             times.log_s += time.monotonic() - began
@@ -392,8 +424,8 @@ def open_checkpoints(process: NodeProcess, plan: Plan, node: Node, factory: Fact
     return made
 
 
-def _let_go(effect: PutCheckpoint | None) -> None:
-    if effect is not None and isinstance(effect.image, StateImage):
+def _let_go(effect: PutCheckpoint | PutFootprints | None) -> None:
+    if isinstance(effect, PutCheckpoint) and isinstance(effect.image, StateImage):
         effect.image.snapshot.close()
 
 
