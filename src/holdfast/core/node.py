@@ -91,6 +91,7 @@ class Node:
         #: By its own benchmark.
         self.slow = False
         self.host = Host(self.seat, topology, config, factory)
+        self.host.pace.is_late = lambda name: name in self.detector.alarms
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
         self.loads = LoadWatch(name, self.host, config)

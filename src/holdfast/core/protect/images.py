@@ -25,7 +25,7 @@ from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Asset, Edge, Seat
+from holdfast.model.ids import Asset, Edge, Seat, name_of
 from holdfast.model.messages import Capture, CapturePiece, Held, Joined, Message, Pasted, Unfit
 from holdfast.model.parts import OutputPart
 from holdfast.model.protection import STRETCH_MAX, Protection
@@ -329,7 +329,8 @@ class Images:
             self.sent_ns = now_ns
             self.resends += 1
             for seat, messages in self.waiting.items():
-                again = (_poke(messages[0]),) if seat in self.held else messages
+                asks = seat in self.held or (seat == self.place.stand_in and self.pace.is_late(name_of(seat)))
+                again = (_poke(messages[0]),) if asks else messages  # who is late will find what was sent already
                 ready.send.extend((seat, message) for message in again)
 
     # --- what it comes to
