@@ -120,8 +120,8 @@ class Feed:
             ready.send.extend((target, message) for target in dict.fromkeys((producer, *self.both)))
 
     def is_silent(self, now_ns: int, retry_ns: int, *, patient: bool = False) -> bool:
-        """Has nothing come for so long that it asks again? Whoever stood still itself and is `patient` reads first what
-        has come meanwhile: asked again, a producer would send all of it once more."""
+        """Has nothing come for a while, so that it asks again? Whoever stood still itself and is `patient` reads first
+        what has come meanwhile: asked again, a producer would send all of it once more."""
         slept, self.looked_ns = now_ns - self.looked_ns >= 3 * retry_ns, now_ns
         if patient and slept:
             self.heard_ns = max(self.heard_ns, now_ns - 2 * retry_ns)

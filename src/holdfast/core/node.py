@@ -473,7 +473,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     for kind in m.all_messages():
         for part in (
             node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links, node.host.stand_ins,
-            node.host.twins,
+            node.host.twins, node.host.replays,
         ):  # fmt: skip
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)

@@ -13,11 +13,13 @@ from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F401
 from holdfast.model.mode_notes import (  # noqa: F401
     EmittedBeside,
+    InputKept,
     InTimeAgain,
     Lags,
     ModeChanged,
     NotInTime,
     Recovered,
+    ReplayOver,
     RunsBeside,
     StandsDown,
     StandsIn,

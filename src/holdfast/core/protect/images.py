@@ -125,7 +125,7 @@ class Images:
         copy = self.copy
         if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):
             return False
-        if copy.expects_batch:
+        if copy.expects_batch or copy.quiet_to is not None:
             return False  # no image could go on from it
         age_ns = now_ns - self.started_ns
         time = (self._is_time(age_ns) and self._pays(age_ns)) or self._is_behind(age_ns)
@@ -351,6 +351,8 @@ class Images:
 
     def is_settled(self) -> bool:
         quiet = not self.waiting and not self.scans and not self.unfit
+        if not self.place.targets:
+            return quiet
         return quiet and self.place.backup in self.gates and self.safe_at == self.copy.positions()
 
     def has_news(self) -> bool:

@@ -1,4 +1,4 @@
-"""How fast a node may send state: one limit for all new images, so that rows keep their share; nothing to who is late."""
+"""How fast a node may send state: one limit for all new images, so that rows keep their share; and who is late."""
 
 from __future__ import annotations
 
