@@ -189,3 +189,12 @@ def test_what_is_not_windows_over_event_time_cannot_be_protected_so():
     wanted = m.SetProtection(operator="u0", protection=Protection(mode="replay"))
     assert wanted.objection("a#1", View()) == "the state of u0 cannot be made again from a stretch of its input"
     assert replace(wanted, protection=Protection()).objection("a#1", View()) == ""
+
+
+def test_a_hand_over_does_not_wait_for_a_keeper_that_cannot_begin_where_it_was_told():
+    """It was the primary a moment ago, and stands further than what the new one has named. That one is drained, too."""
+    made, named = primary(5)
+    assert named
+    assert guard_of(made).waiting
+    made.on_record(record(2, place(2, mode="replay", moving=True)), 0, Ready())
+    assert made.runners["u0"].has_yielded()
