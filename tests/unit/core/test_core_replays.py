@@ -198,3 +198,13 @@ def test_a_hand_over_does_not_wait_for_a_keeper_that_cannot_begin_where_it_was_t
     assert guard_of(made).waiting
     made.on_record(record(2, place(2, mode="replay", moving=True)), 0, Ready())
     assert made.runners["u0"].has_yielded()
+
+
+def test_a_block_that_was_taken_once_is_not_skipped_the_second_time():
+    """The first primary took it, and its results were read; only this node cannot."""
+    made = host("a#1", REPLAY)
+    copy = made.copies["u0"]
+    copy.quiet_to = {EDGE: 100}
+    assert made.runners["u0"].skips.was_read() == "another node has taken it, and what came of it was read"
+    copy.quiet_to = None
+    assert made.runners["u0"].skips.was_read() == ""
