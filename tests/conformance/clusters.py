@@ -37,6 +37,8 @@ class Cluster(Protocol):
     def primary_of(self, shard: str) -> str: ...
     def backup_of(self, shard: str) -> str: ...
     def members(self) -> dict[str, int]: ...
+    def protect(self, operator: str, mode: str) -> None: ...
+    def mode_of(self, shard: str) -> str: ...
     def load_on(self, name: str, shard: str) -> float | None:
         """How busy its copy keeps this node, in percent of a core; None: not measured yet, or it has no copy."""
         ...
@@ -93,6 +95,12 @@ class SimCluster:
 
     def members(self) -> dict[str, int]:
         return self.run.checker.record.members
+
+    def protect(self, operator: str, mode: str) -> None:
+        self._do(kind="protect", operator=operator, mode=mode)
+
+    def mode_of(self, shard: str) -> str:
+        return self.run.checker.record.places[shard].mode
 
     def load_on(self, name: str, shard: str) -> float | None:
         node = self.run.world.node(name)
@@ -171,6 +179,12 @@ class NodeCluster:
 
     def members(self) -> dict[str, int]:
         return self.nodes.until("the record", self.nodes.status)["members"]
+
+    def protect(self, operator: str, mode: str) -> None:
+        self.nodes.caller.call(self.nodes.alive()[0], "protect", {"operator": operator, "mode": mode}, timeout=15)
+
+    def mode_of(self, shard: str) -> str:
+        return self._place(shard)["mode"]
 
     def load_on(self, name: str, shard: str) -> float | None:
         return self.nodes.until(f"{name}", lambda: self.nodes.status(name))["shards"].get(shard, {}).get("load_percent")

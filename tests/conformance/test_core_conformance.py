@@ -102,6 +102,25 @@ def test_a_sinks_tasks_fetch_on_through_a_fail_over_and_a_move_of_the_sink(clust
     assert cluster.finish() == ""
 
 
+def test_a_shard_whose_input_is_kept_instead_of_its_state_is_made_again_when_its_node_dies(cluster: Cluster):
+    """One that a stage feeds, and one that others feed; then back to a mode with images."""
+    for operator in ("u1", "v0"):
+        cluster.protect(operator, "replay")
+    until(cluster, "both are in mode replay", lambda: {cluster.mode_of(u) for u in ("u1", "v0")} == {"replay"})
+    cluster.run_for(800)
+    for shard in ("u1", "v0"):
+        victim, heir = cluster.primary_of(shard), cluster.backup_of(shard)
+        cluster.kill(victim)
+        until(cluster, f"{heir} runs {shard}", lambda shard=shard, heir=heir: cluster.primary_of(shard) == heir)
+        until(cluster, "all is protected", lambda: is_protected(cluster))
+        cluster.run_for(600)
+        cluster.start(victim)
+        until(cluster, f"{victim} is back", lambda victim=victim: cluster.members().get(victim, 0) > 1)
+    cluster.protect("u1", "passive")
+    until(cluster, "u1 is in mode passive", lambda: cluster.mode_of("u1") == "passive")
+    assert cluster.finish() == ""
+
+
 def test_every_copy_tells_how_busy_it_keeps_its_node(cluster: Cluster):
     def loads(holder: Callable[[str], str]) -> list[float | None]:
         return [cluster.load_on(holder(shard), shard) for shard in SHARDS]

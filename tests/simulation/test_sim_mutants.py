@@ -22,6 +22,7 @@ from holdfast.sim.swarm import (
     lasting_cut,
     paired,
     poisoned,
+    replaying,
     rough,
     skewed,
     standing_in,
@@ -80,6 +81,8 @@ PAIRED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_
 STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_stand_ins"}
 #: Bugs in copies that run at once: looked for where there are some, of every kind of operator.
 DOUBLED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_twins"}
+#: Bugs in mode replay: looked for where all operators are in it.
+REPLAYING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_replays"}
 #: Bugs in who backs up what: looked for where an assignor says so, and nodes have several shards.
 ASSIGNED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_assign"}
 #: Bugs in who is a member: looked for where nodes come that no file names, and leave.
@@ -129,6 +132,8 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
                 setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
             if name in DOUBLED:
                 setup = doubled((lambda x: x, fragile, choking, lambda x: rough(poisoned(x)))[seed % 4](setup))
+            if name in REPLAYING:
+                setup = replaying((lambda x: x, choking, lambda x: rough(poisoned(x)))[seed % 3](setup))
             outcome = Simulation(setup).run()
             if outcome.violation:
                 return seed + 1, outcome.rule

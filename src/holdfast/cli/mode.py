@@ -21,18 +21,19 @@ ANSWER_S = 15.0
 
 def mode(
     operator: Annotated[str, typer.Argument(help="Name of the operator: `talkers` of the shard talkers-0.")],
-    mode: Annotated[str, typer.Argument(metavar="none|passive|hybrid|active", help="The mode of its shards.")],
+    mode: Annotated[str, typer.Argument(metavar="none|replay|passive|hybrid|active", help="The mode of its shards.")],
     run: RunArgument = None,
     limit: Annotated[float, typer.Option(help="Seconds to wait until all its shards are in that mode.")] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
     """Switch the mode of an operator while it runs, and wait until every shard of it is in that mode.
 
-    passive: a second node holds a copy of every shard's state and takes over. hybrid: that node also stands in for one
-    that is only late, until it answers again. active: two nodes run every shard all the time. none: there is no copy,
-    and what a shard knows is lost if its node fails. No row is lost or doubled by the switch itself. Going from none to
-    another mode, or from active to passive or hybrid, takes as long as the state takes to reach another node; until
-    then a shard stays in the mode that it has.
+    replay: a second node keeps the input that open windows need, and makes their state again if a node fails. Joins and
+    windows that count rows cannot be in it. passive: a second node holds a copy of every shard's state and takes over.
+    hybrid: that node also stands in for one that is only late, until it answers again. active: two nodes run every
+    shard all the time. none: there is no copy, and what a shard knows is lost if its node fails. No row is lost or
+    doubled by the switch itself. Going from none or replay to another mode, or from active to passive or hybrid, takes
+    as long as the state takes to reach another node; until then a shard stays in the mode that it has.
 
     Examples:  holdfast mode talkers none
                holdfast mode talkers passive --limit 300

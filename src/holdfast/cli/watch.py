@@ -205,6 +205,8 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
 def _with_role(backup: str, place: dict[str, Any], told: dict[str, Any]) -> str:
     if place["backup"] and MODES[place["mode"]].runs_beside:
         return f"{backup}, runs too"
+    if place["backup"] and MODES[place["mode"]].keeps_input:
+        return f"{backup}, keeps input"
     return f"{backup}, stands in" if told.get("stands_in") else backup
 
 

@@ -136,7 +136,7 @@ def exposures(host: Host, now_ns: int) -> list[Exposure]:
 
 
 def _segment(host: Host, shard: Asset) -> HaSegment | None:
-    """Who recovers it from an image; None: nobody does. A twin has nothing to do again."""
+    """Who recovers it from an image; None: nobody does. A twin has nothing to do again, and a keeper has no image."""
     place = host.record.places[shard]
-    is_backed_up = place.primary and place.backup and not place.twin
+    is_backed_up = place.primary and place.backup and not place.twin and not place.keeper
     return HaSegment(name_of(place.primary), name_of(place.backup)) if is_backed_up else None

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from holdfast.core.arriving import Pasting
 from holdfast.core.gauge import Gauge
 from holdfast.core.operator import Operator
+from holdfast.core.quiet import begin_quietly, pass_over
 from holdfast.core.roles import CHANGES, RISING, Change, Condition
 from holdfast.errors import HoldfastError, InvariantError, MemoryLimitError, check, one_line
 from holdfast.logs.inbox import Inbox
@@ -77,8 +78,8 @@ class Tidings(NamedTuple):
 class Copy:
     __slots__ = (
         "block_rows_max", "blocked", "condition", "consumed_since", "dead", "fork", "gap", "gauge", "highest",
-        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "replays", "skipped", "skips", "spec", "taken",
-        "told", "watermark", "why",
+        "inboxes", "inputs", "op", "outputs", "pasted", "pasting", "quiet_to", "replays", "skipped", "skips", "spec",
+        "taken", "told", "watermark", "why",
     )  # fmt: skip
 
     def __init__(self, spec: ShardSpec, topology: Topology, op: Operator, config: Config, *, based: bool) -> None:
@@ -104,6 +105,8 @@ class Copy:
         self.highest = WATERMARK_MIN
         #: It makes again what an earlier copy made, which may have come further: it needs the same input.
         self.replays = False
+        #: Up to these positions it makes its state again, and puts nothing out (`core/replays.py`); None: it does.
+        self.quiet_to: dict[Edge, int] | None = None
         #: Of an image: what its primary has told with the last capture.
         self.told = Tidings()
         #: (born, round) of the last capture in this image.
@@ -230,6 +233,9 @@ class Copy:
         source.watermark = mark
         self.highest = max(self.highest, block.highest)
         self.consumed_since += block.end - block.start
+        if self.quiet_to is not None:
+            pass_over(self, to, lowest)
+            return []
         hidden = self.hide(to)
         aside = self._set_aside(letters) + self._set_aside(self.op.aside)
         if lowest == self.watermark and not any(map(len, rows)):
@@ -300,7 +306,7 @@ class Copy:
     def start_empty(self, base: int) -> None:
         """Know nothing, and number what is emitted from `base` on."""
         self.change(Change.STARTS_EMPTY)
-        self.replays = False
+        self.replays, self.quiet_to = False, None
         for queue in self.queues:
             queue.begin(base)
 
@@ -436,6 +442,8 @@ class Copy:
         self.op.restore()
         self.op.hide(self.gap)
         self.replays = True
+        if self.quiet_to is not None:
+            begin_quietly(self)
         self.consumed_since = 0
         self.gauge = Gauge()
         for queue in self.outputs:

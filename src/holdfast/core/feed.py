@@ -7,6 +7,8 @@ Everything may be lost, doubled or reordered on the way; positions make it good 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from holdfast.core.ready import Ready
@@ -31,6 +33,7 @@ class Feed:
         "edge",
         "epoch",
         "heard_ns",
+        "looked_ns",
         "makers",
         "next",
         "paused",
@@ -64,7 +67,7 @@ class Feed:
         self.query = query
         #: Which copy of a consuming shard this is; "" for a reader.
         self.seat = seat
-        self.heard_ns = 0
+        self.heard_ns = self.looked_ns = 0
         #: This consumer starts empty, and does not know from where: it asks for that, and for nothing else.
         self.paused = paused
         #: How far an earlier life of this reader had planned.
@@ -116,6 +119,27 @@ class Feed:
             )
             ready.send.extend((target, message) for target in dict.fromkeys((producer, *self.both)))
 
+    def is_silent(self, now_ns: int, retry_ns: int, *, patient: bool = False) -> bool:
+        """Has nothing come for a while, so that it asks again? Whoever stood still itself and is `patient` reads first
+        what has come meanwhile: asked again, a producer would send all of it once more."""
+        slept, self.looked_ns = now_ns - self.looked_ns >= 3 * retry_ns, now_ns
+        if patient and slept:
+            self.heard_ns = max(self.heard_ns, now_ns - 2 * retry_ns)
+        return now_ns - self.heard_ns >= 3 * retry_ns
+
+    def rest(self, targets: Iterable[Address], ready: Ready) -> None:
+        """A copy that stands by again: nothing shall be streamed to it until it asks anew."""
+        message = Subscribe(
+            edge=self.edge,
+            consumer=self.consumer,
+            epoch=self.epoch,
+            at=self.next,
+            ack=0,
+            seat=self.seat,
+            inactive=True,
+        )
+        ready.send.extend((target, message) for target in dict.fromkeys(targets))
+
     def take(self, message: Data, source: Address, now_ns: int, ready: Ready) -> list[Block]:
         """The blocks that continue what is here. A hole asks again, unless an empty start says that what was in it is
         lost. (The fence has seen its epoch.)"""
@@ -160,6 +184,10 @@ class Tap:
         self.stands = max(message.at, message.planned)
         self.limit = message.at + credit_max
         self.bare = message.bare
+
+    def rest(self) -> None:
+        """Stream nothing more until it asks anew."""
+        self.limit = self.cursor
 
     def flush(self, queue: OutputQueue, epoch: int, ready: Ready) -> bool:
         """Send what it may have; false if no block begins where it stands."""

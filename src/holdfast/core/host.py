@@ -17,6 +17,7 @@ from holdfast.core.possible import why_not
 from holdfast.core.protect import Pace, maker
 from holdfast.core.ready import Done, Left, Ready
 from holdfast.core.recoveries import Recoveries
+from holdfast.core.replays import Replays
 from holdfast.core.restores import Restores
 from holdfast.core.roles import TRANSITIONS, Action, Change, Condition, State, role_of
 from holdfast.core.runner import Runner
@@ -50,7 +51,8 @@ from holdfast.model.topology import Topology
 class Host:
     __slots__ = (
         "arriving", "config", "copies", "factory", "fence", "first_version", "holds", "letters", "lookups", "pace",
-        "recoveries", "restores", "runners", "seat", "spills", "stand_ins", "states", "tickets", "topology", "twins",
+        "recoveries", "replays", "restores", "runners", "seat", "spills", "stand_ins", "states", "tickets", "topology",
+        "twins",
     )  # fmt: skip
 
     def __init__(self, seat: Seat, topology: Topology, config: Config, factory: OperatorFactory) -> None:
@@ -79,9 +81,7 @@ class Host:
         self.restores = Restores(self.tickets, config, self._on_loaded)
         self.stand_ins = StandIns(self)
         self.recoveries = Recoveries(seat, self.copies, self.runners, config.retry_ns)
-        self.twins = Twins(self)
-
-    # --- the record
+        self.twins, self.replays = Twins(self), Replays(self)
 
     @property
     def record(self) -> Record:

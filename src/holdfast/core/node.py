@@ -91,6 +91,7 @@ class Node:
         #: By its own benchmark.
         self.slow = False
         self.host = Host(self.seat, topology, config, factory)
+        self.host.pace.is_late = lambda name: name in self.detector.alarms
         self.hand_over = HandOver(self.host)
         self.fetches = Fetches(self.host)
         self.loads = LoadWatch(name, self.host, config)
@@ -474,7 +475,7 @@ def _handlers(node: Node) -> dict[type, Handler]:
     for kind in m.all_messages():
         for part in (
             node, node.membership, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links,
-            node.host.stand_ins, node.host.twins,
+            node.host.stand_ins, node.host.twins, node.host.replays,
         ):  # fmt: skip
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)

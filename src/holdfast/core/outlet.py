@@ -96,6 +96,10 @@ class Outlet:
         if message.epoch < newest:
             self.refuse(source, message, newest, ready)
             return False
+        if message.inactive:
+            if (edge, consumer, seat) in self.taps:
+                self.taps[edge, consumer, seat].rest()
+            return False
         if message.paused:
             self._say_where(source, message, queue, ready)
             return False

@@ -378,8 +378,8 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
             made.put(asset, mode=mode, backup=None, joining=None, moving=False)
             return
         made.put(asset, mode=mode)
-    elif place.twin and not MODES[mode].runs_beside:
-        _let_go_of_twin(made, asset)
+    elif (place.twin and not MODES[mode].runs_beside) or (place.keeper and not MODES[mode].keeps_input):
+        _bring_up_another(made, asset)
         return
     elif place.backup:
         made.put(asset, mode=mode, moving=place.moving and not MODES[mode].runs_beside)
@@ -397,9 +397,9 @@ def _protect(made: Draft, asset: Asset, reports: Reports) -> None:
         made.put(asset, moving=True)
 
 
-def _let_go_of_twin(made: Draft, asset: Asset) -> None:
-    """To a mode with an image: a twin is further than any image, or not as far. It runs until somebody else has one; if
-    nobody else can have one, it joins anew itself."""
+def _bring_up_another(made: Draft, asset: Asset) -> None:
+    """To a mode with an image: a twin is further than any image, or not as far, and a keeper has none. It stays until
+    somebody else has one; if nobody else can have one, it joins anew itself."""
     place = made.places[asset]
     if place.joining or not made.may_join(asset):
         return

@@ -136,6 +136,7 @@ class Change(Enum):
     STOPS = "it hands over and becomes an image"
     STANDS_IN = "it runs on from its image, beside its primary"
     STANDS_DOWN = "it is its image again, or what came of it is kept"
+    KEEPS_INPUT = "it lets go of its state: what it keeps of the input can make it again"
 
 
 CHANGES: dict[tuple[Condition, Change], Condition] = {
@@ -182,6 +183,8 @@ CHANGES: dict[tuple[Condition, Change], Condition] = {
     (Condition.STANDING_IN, Change.NO_ROOM): Condition.STUCK,
     (Condition.STUCK, Change.NAMED): Condition.STUCK,
     (Condition.STUCK, Change.STANDS_DOWN): Condition.COMPLETE,
+    (Condition.COMPLETE, Change.KEEPS_INPUT): Condition.COMPLETE,
+    (Condition.HOLLOW, Change.KEEPS_INPUT): Condition.COMPLETE,
 }
 #: An image in one of these is only being brought up: it could not take over, and the record does not name it.
 RISING = frozenset((Condition.EMPTY, Condition.SCANNING, Condition.FILLING, Condition.RESTORING))

@@ -456,7 +456,7 @@ class Runner:
         if self.copy.landing:
             self._ask_bounds(now_ns, ready)
         for edge, feed in self.feeds.items():
-            if now_ns - feed.heard_ns >= 3 * self.config.retry_ns:
+            if feed.is_silent(now_ns, self.config.retry_ns, patient=self.place.stand_in is not None):
                 feed.subscribe(self.producers.get(edge), now_ns, ready)
         self.outlet.on_tick(now_ns, ready)
         if self.copy.condition is Condition.WAITING and now_ns >= self.tries_again_ns:

@@ -83,7 +83,10 @@ class Skips:
 
     def was_read(self) -> str:
         """An earlier primary may have taken the block: on this node alone it cannot be taken, for want of memory, say.
-        Whoever has read what came of it would get other rows in its place."""
+        Whoever has read what came of it would get other rows in its place. (In mode replay a copy comes to what was
+        read again: its rows are in windows that are still open.)"""
+        if self.copy.quiet_to is not None:
+            return "another node has taken it, and what came of it was read"
         for queue in self.copy.outputs:
             for consumer in queue.owners:
                 if (self.outlet.stands(queue.edge, consumer) or 0) > queue.next:

@@ -6,7 +6,8 @@ primary makes, at the same positions: output is a function of the input edges an
 *same epoch*, consumers take whichever block comes first, and no record changes.
 
 Early connection: consumers of a shard in this mode ask its backup for the same as its primary. A backup keeps such
-questions (`taps`) and answers them when it stands in.
+questions (`taps`) and answers them when it stands in. Its own producers stream to it only while it stands in: when it
+stands down it says that it rests (`Subscribe.inactive`), again whenever rows come all the same.
 
 What keeps it exact:
 
@@ -81,6 +82,12 @@ class Beside:
                 self.producers[edge] = place.primary
                 feed.turn(place)
                 feed.subscribe(place.primary, now_ns, ready)
+
+    def rest(self, ready: Ready) -> None:
+        """Nobody shall stream to it any more."""
+        for edge, feed in self.feeds.items():
+            producer = self.producers.get(edge)
+            feed.rest((*((producer,) if producer else ()), *feed.both), ready)
 
     def pump(self, ready: Ready) -> None:
         """Consume all there is, in order; stream what it made."""
@@ -216,6 +223,8 @@ class StandIns:
         self.reached[shard] = (epoch, self._reached(copy, epoch))
         self.kept[shard] = copy.stand_down(keep=keep)
         ready.notes.append(notes.StandsDown(shard, self.host.seat, epoch, keep, why))
+        if not keep and self.host.record.places[shard].epoch == epoch:  # of a later one producers forget it
+            beside.rest(ready)
         if not keep:
             self.host.take_all(shard, ready)
 
@@ -276,6 +285,9 @@ class StandIns:
             del self.taps[other]
         if any(tap.epoch > message.epoch for k, tap in self.taps.items() if k[:2] == key[:2]):
             return
+        if message.inactive:
+            self.taps.setdefault(key, Tap()).rest()
+            return
         self.taps.setdefault(key, Tap()).point(source, message, self.host.config.credit_max)
         if shard in self.running:
             self.running[shard].flush(ready)
@@ -283,11 +295,22 @@ class StandIns:
     def on_data(self, shard: Asset, source: Address, message: Data, now_ns: int, ready: Ready) -> None:
         beside = self.running.get(shard)
         if beside is None:
+            self._rest(shard, message.edge, source, ready)
             return
         blocks = beside.feeds[message.edge].take(message, source, now_ns, ready)
         if blocks:
             beside.copy.input(message.edge).queue.extend(blocks)
             beside.pump(ready)
+
+    def _rest(self, shard: Asset, edge: Edge, source: Address, ready: Ready) -> None:
+        """Rows have come to a backup that only stands by, and are for nobody else here: whoever has sent them did not
+        hear that it does."""
+        host = self.host
+        place, copy = host.record.places[shard], host.copies.get(shard)
+        if place.stand_in != host.seat or copy is None:
+            return
+        if not any(s in host.runners or s in self.running for s in host.topology.readers_of(edge)):
+            Feed(edge, copy.id, place.epoch, copy.holds_to(edge), 0, seat=host.seat).rest((source,), ready)
 
     # --- record and time
 

@@ -4,9 +4,9 @@ Epochs are on every message that carries rows, acknowledgements or captures, so 
 fenced sender still says. New fields only with defaults: nodes of two versions meet during an upgrade.
 
 A message is entered here and nowhere else (of a ledger: in `model/ledger_messages.py`; along edges and of captures: in
-`model/stream_messages.py`; of stand-ins: in `model/stand_in_messages.py`); `model/message.py` says what its class has
-to say. What takes it is found by its name: the method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so
-do those of a driver or a reader.
+`model/stream_messages.py`; of stand-ins: in `model/stand_in_messages.py`; of mode `replay`: in
+`model/replay_messages.py`); `model/message.py` says what its class has to say. What takes it is found by its name: the
+method `on_ledger_open` of a part of a node takes a `LedgerOpen`, and so do those of a driver or a reader.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from holdfast.model.ledger_messages import (  # noqa: F401
 )
 from holdfast.model.message import STEP, FencedBy, Message, SaidBy, View, ahead, epoch_ahead
 from holdfast.model.parts import CommitRecord
-from holdfast.model.protection import Protection
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.ranges import Number, NumberOrNone, Position, is_word, shown
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
+from holdfast.model.replay_messages import Horizon, HorizonKept  # noqa: F401
 from holdfast.model.skips import Skip
 from holdfast.model.skips import objection as skips_objection
 from holdfast.model.stand_in_messages import Abreast, Back, FellBack, Missed, StandIn, StoodDown  # noqa: F401
@@ -296,6 +297,8 @@ class SetProtection(Message, frozen=True, kw_only=True):
         known = any(operator_of(shard) == self.operator for shard in view.topology.shard)
         if not known:
             return f"no operator is named {shown(self.operator)}"
+        if MODES[self.protection.mode].keeps_input and self.operator in view.topology.timeless:
+            return f"the state of {self.operator} cannot be made again from a stretch of its input"
         homeless = self.protection.is_stored and not view.topology.has_store
         return "its checkpoints need a store, and this pipeline has none" if homeless else ""
 

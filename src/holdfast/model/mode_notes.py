@@ -80,6 +80,26 @@ class Lags(Note, frozen=True):
     why: str
 
 
+class InputKept(Note, frozen=True):
+    """A keeper begins at these positions if its primary fails, and stands where that stood at those."""
+
+    checked = True
+    shard: Asset
+    seat: Seat
+    epoch: int
+    start: tuple[int, ...]
+    to: tuple[int, ...]
+
+
+class ReplayOver(Note, frozen=True):
+    """Windows of a shard in mode replay need so much input that no more could be taken soon."""
+
+    checked = False
+    told = Told("replay-over", "Open windows of {shard} need more input than may be kept: mode passive is asked for.")
+    shard: Asset
+    epoch: int
+
+
 class EmittedBeside(Note, frozen=True):
     """A stand-in or a twin has made what its primary makes, or will."""
 

@@ -14,11 +14,13 @@ from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F40
 from holdfast.model.member_notes import Invited, SentOff  # noqa: F401
 from holdfast.model.mode_notes import (  # noqa: F401
     EmittedBeside,
+    InputKept,
     InTimeAgain,
     Lags,
     ModeChanged,
     NotInTime,
     Recovered,
+    ReplayOver,
     RunsBeside,
     StandsDown,
     StandsIn,

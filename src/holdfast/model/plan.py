@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Name, shard_edge, shard_id
-from holdfast.model.protection import Protection
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import Topology
 
@@ -98,6 +98,8 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def protection(self, default: Protection) -> Protection:
         mode = default.mode if self.mode == AUTO else self.mode
+        if self.mode == AUTO and MODES[mode].keeps_input and self.kind != "aggregate":
+            mode = Protection().mode  # what the nodes' setting says is for what can be made again
         checkpoint = default.checkpoint if self.checkpoint == AUTO else self.checkpoint
         often_ns = min(default.checkpoint_ns, EVENTUAL_NS) if checkpoint == "eventual" else default.checkpoint_ns
         every_ns = self.checkpoint_ns or often_ns

@@ -22,6 +22,7 @@ RECOVER_NS_MIN = 10 * MS
 class OnFailure(Enum):
     PROMOTE = "its backup goes on from the image"
     EMPTY = "it starts empty elsewhere and marks the gap"
+    REPLAY = "its keeper makes the state again from the input that it keeps"
 
 
 class Mode(msgspec.Struct, frozen=True):
@@ -37,6 +38,8 @@ class Mode(msgspec.Struct, frozen=True):
     stands_in: bool = False
     #: The second copy runs all the time, at the same epoch as the primary (hybrid-ha §III: active standby).
     runs_beside: bool = False
+    #: The second node holds no state, but the input from which it can be made again.
+    keeps_input: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -45,6 +48,13 @@ MODES: dict[str, Mode] = {
         has_backup=False,
         on_failure=OnFailure.EMPTY,
         means="no second node holds a copy; if a node fails, its shards start empty elsewhere and leave a gap",
+    ),
+    "replay": Mode(
+        guards=("horizon",),
+        has_backup=True,
+        on_failure=OnFailure.REPLAY,
+        keeps_input=True,
+        means="a second node keeps the input that open windows need, and makes their state again if a node fails",
     ),
     "passive": Mode(
         guards=("images",),

@@ -62,6 +62,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.backup if MODES[self.mode].stands_in else None
 
     @property
+    def keeper(self) -> Seat | None:
+        """Who keeps input instead of state, in the mode in force."""
+        return self.backup if MODES[self.mode].keeps_input else None
+
+    @property
     def starts_empty(self) -> bool:
         """The present primary is one that had to start empty."""
         return self.empty == self.epoch
@@ -77,8 +82,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> tuple[Seat, ...]:
-        """Seats that captures go to: a twin makes its state itself."""
-        return tuple(s for s in (None if self.twin else self.backup, self.joining) if s)
+        """Seats that captures go to: a twin makes its state itself, and a keeper has none."""
+        return tuple(s for s in (None if self.twin or self.keeper else self.backup, self.joining) if s)
 
     def swapped(self) -> Place:
         """Primary and twin change their roles: both go on."""

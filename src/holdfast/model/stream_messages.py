@@ -37,6 +37,8 @@ class Subscribe(Message, frozen=True, kw_only=True):
     seat: Seat = NO_SEAT
     #: Stream nothing: only say (`Here`) from where this consumer could go on.
     paused: bool = False
+    #: Of a second copy that stands by again: stream nothing until it asks anew (hybrid-ha §IV-B: `isActive` is false).
+    inactive: bool = False
     #: An earlier life of this reader had planned a batch up to here, and may have written rows of it.
     planned: Position = 0
 

@@ -41,6 +41,8 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
         return "it has no members, or drains somebody else"
     if whole and not topology.operators.issuperset(record.protection):
         return "it protects other operators than there are"
+    if whole and any(MODES[p.mode].keeps_input and o in topology.timeless for o, p in record.protection.items()):
+        return "it protects by input what cannot be made again from a stretch of it"
     if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
         return "its checkpoints need a store, and this pipeline has none"
     if not all(is_word(address) for address in record.roster.values()):

@@ -53,6 +53,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     block_rows_max: int = 65_536
     #: There is a stable store: checkpoints and batches can be kept in it.
     has_store: bool = False
+    #: Operators whose state is not that of windows over event time (joins, windows that count rows): no stretch of
+    #: their input has all of it.
+    timeless: tuple[str, ...] = ()
 
     @property
     def query(self) -> str:

@@ -19,6 +19,7 @@ from holdfast.pipeline.arguments import (
     check_checkpoint,
     check_how,
     check_mode,
+    check_replay,
     check_shards,
     check_steps,
     check_window,
@@ -302,6 +303,7 @@ class Stream:
                 hint='within="10 seconds" (times at most so far apart) or window="10 seconds" (the same window).',
             )
         name = self._name(name, "join_" + "_".join(a for a, _ in keys))
+        check_replay(mode, name, "a join")
         node = JoinOf(
             number=self._next,
             where=caller(),
@@ -449,6 +451,8 @@ class Windowed:
                     f"{name}: {label}={call!r} is not an aggregate",
                     hint='Use hf.count(), hf.sum("x"), hf.min, hf.max, hf.avg, hf.stddev, hf.first, hf.last.',
                 )
+        if self.counted:
+            check_replay(mode, name, "a window that counts rows")
         if not self.keys and shards not in (None, 1):
             raise ConfigError(
                 f"{name}: shards={shards} without a key",

@@ -14,7 +14,6 @@ from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PER
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
 
-MODES_TO_COME = ("replay",)
 #: How many copies of a shard there are, in every mode that keeps more than one.
 COPIES = 2
 SHARDS_DEFAULT = 4
@@ -176,10 +175,9 @@ def check_bad_rows_max(most: int, what: str) -> int:
 
 def check_mode(mode: str, name: str, copies: int | None = None) -> str:
     if not isinstance(mode, str) or (mode != AUTO and mode not in MODES):
-        what = "is not built yet" if mode in MODES_TO_COME else "is not known"
         known = ", ".join(repr(m) for m in MODES)
         raise ConfigError(
-            f"{name}: mode {mode!r} {what}",
+            f"{name}: mode {mode!r} is not known",
             hint=f"There are {known}, and {AUTO!r}: what the nodes' setting `mode` says (passive by default).",
         )
     if copies is not None:
@@ -187,10 +185,24 @@ def check_mode(mode: str, name: str, copies: int | None = None) -> str:
     return mode
 
 
+def check_replay(mode: str, name: str, what: str) -> None:
+    """Mode replay makes state again from the rows of a stretch of event time: `what` is not such a state."""
+    if mode == "replay":
+        raise ConfigError(
+            f"{name}: {what} cannot be in mode 'replay'",
+            detail=f"At {caller()}: its state is not of windows over event time, so no stretch of its input has it.",
+            hint="Choose 'passive': a second node then keeps the state itself.",
+        )
+
+
 def _check_copies(copies: int, mode: str, name: str) -> None:
-    """Two, in every mode but `none`: nothing else can be kept yet."""
-    if copies != COPIES or isinstance(copies, bool) or mode == "none":
-        what = "keeps no second copy" if mode == "none" else f"keeps {COPIES} copies of every shard, not {copies!r}"
+    """Two, in every mode but `none` and `replay`: nothing else can be kept yet."""
+    if copies != COPIES or isinstance(copies, bool) or mode in ("none", "replay"):
+        what = (
+            "keeps no second copy"
+            if mode in ("none", "replay")
+            else f"keeps {COPIES} copies of every shard, not {copies!r}"
+        )
         raise ConfigError(
             f"{name}: mode {mode!r} {what}",
             detail=f"At {caller()}.",
@@ -237,9 +249,9 @@ def recover_ns(mode: str, within: Duration | None, name: str) -> int:
     if within is None:
         return 0
     found = 1_000 * durations.micros(within, f"{name}: recover_in")
-    if mode == "none":
+    if mode in ("none", "replay"):
         raise ConfigError(
-            f'{name}: recover_in is given, but mode="none" keeps no copy to recover from',
+            f'{name}: recover_in is given, but mode="{mode}" keeps no copy to recover from',
             detail=f"At {caller()}.",
             hint="Leave out one of them.",
         )

@@ -133,6 +133,11 @@ class OperatorLayout:
     def shards(self) -> int:
         return self.node.shards
 
+    @property
+    def is_timeless(self) -> bool:
+        """Is its state something else than that of windows over event time?"""
+        return not isinstance(self.node, Aggregate) or self.node.counted
+
 
 @dataclass
 class Layout:
@@ -171,7 +176,8 @@ class Layout:
             if stage.reads:
                 edges = [shard_edge(shard_id(n, i)) for n in stage.reads for i in range(self.operators[n].shards)]
                 readers.append(ReaderSpec(id=stage.id, edges=tuple(edges)))
-        return Topology(shards=tuple(shards), stages=tuple(stages), readers=tuple(readers))
+        timeless = tuple(sorted(op.name for op in self.operators.values() if op.is_timeless))
+        return Topology(shards=tuple(shards), stages=tuple(stages), readers=tuple(readers), timeless=timeless)
 
     def _shard(self, op: OperatorLayout, index: int) -> ShardSpec:
         shard = shard_id(op.name, index)

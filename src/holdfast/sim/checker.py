@@ -22,6 +22,7 @@ skips                the record skips, at a new epoch, only what a primary has g
                      passes over it alike, and none is forgotten that a copy may meet (`sim/skips.py`)
 store                nothing is acknowledged or trimmed that a restore from the store needs (`sim/stored.py`)
 twins                who runs beside a primary may; nothing is acknowledged beyond what both have (`sim/twins.py`)
+replays              nobody needs what a copy in mode `replay` would not make again (`sim/replays.py`)
 stand-ins            who stands in may, and is its image again when it stands down (`sim/stand_ins.py`)
 retention            when a queue trims, every copy that the record could promote stands behind what it trimmed
 balance              backups are moved one at a time, not too often, and where it matters (`sim/balance.py`)
@@ -54,6 +55,7 @@ from holdfast.sim.links import LinkRules
 from holdfast.sim.members import MemberRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
+from holdfast.sim.replays import ReplayRules
 from holdfast.sim.skips import SkipRules
 from holdfast.sim.spilled import SpillRules
 from holdfast.sim.stand_ins import StandInRules
@@ -107,6 +109,7 @@ class Checker:
         self.twins = TwinRules(world, self.fail, lambda: self.record)
         self.beside = StandInRules(world, self.fail, self._compare, self.twins.runs)
         self.tasks = TaskRules(world, self.fail)
+        self.replays = ReplayRules(world, self.fail, lambda: self.record)
         self.count = 0
         #: What reads which note. Others must say (`checked`) that no rule needs them.
         self.rules: dict[type[notes.Note], Callable[..., None]] = {
@@ -139,6 +142,7 @@ class Checker:
             **self.beside.rules(),
             **self.tasks.rules(),
             **self.twins.rules(),
+            **self.replays.rules(),
         }
         world.notices.append(self.on_notes)
         world.watches.append(self.on_send)

@@ -92,7 +92,36 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     setup = scheduled(setup) if is_crowded or Random(f"schedulers {seed}").random() < 0.4 else setup
     setup = stored(setup) if Random(f"stores {seed}").random() < 0.25 else setup
     setup = standing_in(setup) if Random(f"stand-ins {seed}").random() < 0.25 else setup
-    return doubled(setup) if Random(f"twins {seed}").random() < 0.25 else setup
+    setup = doubled(setup) if Random(f"twins {seed}").random() < 0.25 else setup
+    return replaying(setup) if Random(f"replays {seed}").random() < 0.2 else setup
+
+
+#: All modes but `replay`, which schedules draw for themselves (`replaying`).
+WITH_STATE = ("active", "hybrid", "none", "passive")
+
+
+def replaying(setup: Setup) -> Setup:
+    """The same schedule with operators in mode `replay`, nodes that die or freeze, sinks that are late, and switches to
+    and from every other mode."""
+    rng = Random(f"input kept {setup.seed}")
+    operators = sorted({operator_of(shard.id) for shard in setup.topology.shards})
+    some = rng.sample(operators, rng.randrange(1, len(operators) + 1)) if rng.random() < 0.3 else operators
+    faults = list(setup.faults)
+    for _ in range(rng.randrange(1, 4) if setup.config.cut_ns == Config().cut_ns else 0):
+        node, at_ms = Name(f"n{rng.randrange(min(setup.nodes, 4))}"), rng.randrange(200, setup.safety_ms)
+        if rng.random() < 0.5:
+            faults.append(Fault(kind="crash", at_ms=at_ms, node=node, guarded=True))
+            faults.append(Fault(kind="restart", at_ms=at_ms + rng.choice((10, 200, 600)), node=node))
+        else:
+            faults.append(Fault(kind="stall", node=node, at_ms=at_ms, for_ms=rng.choice((120, 400, 900)), value=1.0))
+    if rng.random() < 0.3:
+        reader, at_ms = rng.choice(setup.topology.readers).id, rng.randrange(200, setup.safety_ms)
+        faults.append(Fault(kind="stall-reader", reader=reader, at_ms=at_ms, for_ms=rng.choice((300, 700))))
+    for _ in range(rng.choice((0, 0, 0, 1, 3))):
+        mode, at_ms = rng.choice(("replay", "replay", *sorted(MODES))), rng.randrange(100, setup.safety_ms)
+        faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
+    modes = setup.modes | dict.fromkeys(some, "replay")
+    return replace(setup, modes=modes, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def doubled(setup: Setup) -> Setup:
@@ -111,7 +140,7 @@ def doubled(setup: Setup) -> Setup:
             for_ms, clock_stops = rng.choice((120, 250, 400, 900)), float(rng.random() < 0.5)
             faults.append(Fault(kind="stall", node=node, at_ms=at_ms, for_ms=for_ms, value=clock_stops))
     for _ in range(rng.choice((0, 0, 1, 3, 5))):
-        mode, at_ms = rng.choice(("active", "active", *sorted(MODES))), rng.randrange(100, setup.safety_ms)
+        mode, at_ms = rng.choice(("active", "active", *WITH_STATE)), rng.randrange(100, setup.safety_ms)
         faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
     active = dict.fromkeys(some, "active")
     modes = setup.modes | active if rng.random() < 0.7 else active | setup.modes
@@ -157,11 +186,11 @@ def transient(seed: int) -> Setup:
             value = rng.choice(TRANSIENT[kind])
             faults.append(Fault(kind=kind, node=Name(f"n{number}"), at_ms=at_ms, for_ms=for_ms, value=value))
     for _ in range(rng.choice((0, 0, 1, 3))):
-        mode, at_ms = rng.choice(sorted(MODES)), rng.randrange(100, setup.safety_ms)
+        mode, at_ms = rng.choice(WITH_STATE), rng.randrange(100, setup.safety_ms)
         faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
     return replace(
         setup,
-        modes={operator: rng.choice(("hybrid", "hybrid", *sorted(MODES))) for operator in operators},
+        modes={operator: rng.choice(("hybrid", "hybrid", *WITH_STATE)) for operator in operators},
         config=replace(setup.config, misses_max=rng.choice((3, 6, 20))),
         faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
     )

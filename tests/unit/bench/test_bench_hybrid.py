@@ -36,6 +36,21 @@ def test_the_node_that_freezes_has_the_primary_of_the_last_operator_and_is_stood
     assert taps.seen_ns((notes.StandsDown,), 0) > 0
 
 
+def test_a_stop_costs_the_rows_that_its_stand_in_reads_and_no_more():
+    """hybrid-ha figure 10: about rate times length of the stop; and nothing goes to a backup that has stood down."""
+    rate, stop_ms = 100, 1_500
+    size = {"length": 4, "nodes": 5, "rate": rate, "for_ms": 500 + stop_ms + 1_500}
+    calm = Taps(Simulation(setup("hybrid", **size)))
+    hurt = Taps(Simulation(setup("hybrid", faults=freezes(Name("n3"), [(500, stop_ms)]), **size)))
+    after = []
+    for taps in (calm, hurt):
+        taps.run.run_safety()
+        after.append(taps.rows["n2#1", "n4#1"])
+    assert after[0] == 0
+    assert 0 < after[1] <= 1.5 * rate * stop_ms / 1e3
+    assert hurt.elements() - calm.elements() <= 1.5 * rate * stop_ms / 1e3
+
+
 def test_a_core_is_as_busy_as_it_was_told():
     core = Core(Random(1))
     core.run(100_000 * MS, 0.6)

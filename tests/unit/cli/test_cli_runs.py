@@ -331,7 +331,7 @@ def test_mode_switches_an_operator_and_says_what_that_means(capsys, tmp_path, no
     ("operator", "mode", "says"),
     [
         ("walkers", "none", "error: no operator is named 'walkers' · There are talkers."),
-        ("talkers", "turbo", "error: no mode is named 'turbo' · There are none, passive, hybrid, active."),
+        ("talkers", "turbo", "error: no mode is named 'turbo' · There are none, replay, passive, hybrid, active."),
     ],
 )
 def test_a_mistake_in_mode_is_one_line_and_changes_nothing(capsys, tmp_path, node, operator, mode, says):

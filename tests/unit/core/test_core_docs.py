@@ -42,7 +42,7 @@ def test_what_shows_a_trap_exists():
     """Scenarios and planted bugs by their names, rules by their texts."""
     table = (DOCS / "simulator.md").read_text().partition("## Traps")[2].partition("## Planted bugs")[0]
     cells = [line.split("|")[3] for line in table.splitlines() if re.match(r"\| \d", line)]
-    assert len(cells) == 11
+    assert len(cells) == 13
     tests, sources = DOCS.parents[1] / "tests", DOCS.parents[1] / "src" / "holdfast"
     known = {path.stem for path in (tests / "scenarios").glob("*.txt")}
     for path in (tests / "simulation").glob("mutants_of_*.py"):

@@ -1,4 +1,4 @@
-"""Where the record puts two copies that run at once, and what becomes of them."""
+"""Where the record puts two copies that run at once, and keepers, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast.core.load import LoadView
 from holdfast.core.placement import Reports, plan
 from holdfast.model.config import Config
 from holdfast.model.ids import name_of
-from holdfast.model.protection import MODES, Protection
+from holdfast.model.protection import Protection
 from holdfast.model.record import Record, first_record
 from holdfast.model.topology import layered
 
 SHAPE = layered(stages=1, shards=2)
-ACTIVE, PASSIVE, NONE = (Protection(mode=mode) for mode in ("active", "passive", "none"))
+ACTIVE, PASSIVE, NONE, REPLAY = (Protection(mode=mode) for mode in ("active", "passive", "none", "replay"))
 
 
 def start(protection: Protection = ACTIVE, names: tuple[str, ...] = ("n0", "n1", "n2", "n3")) -> Record:
@@ -73,7 +73,7 @@ def test_one_that_is_alone_and_cannot_go_on_gets_a_new_epoch():
     assert (record.places["u0"].primary, record.places["u0"].epoch) == ("n0#1", 2)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if MODES[mode].has_backup and mode != "active"])
+@pytest.mark.parametrize("mode", ["passive", "hybrid"])
 def test_an_image_becomes_the_twin_at_once_and_a_twin_never_an_image(mode):
     record = start(Protection(mode=mode))
     before = record.places["u0"]
@@ -123,3 +123,57 @@ def test_copies_that_cannot_reach_each_other_part():
     place = record.places["u0"]
     assert len(place.running) == 1
     assert name_of(place.joining or "") not in ("n0", "n1", "")
+
+
+@pytest.mark.parametrize("mode", ["passive", "hybrid"])
+def test_an_image_becomes_a_keeper_at_once_and_a_keeper_never_an_image(mode):
+    record = start(Protection(mode=mode))
+    before = record.places["u0"]
+    record = after(record, protection={"u0": REPLAY})
+    place = record.places["u0"]
+    assert (place.keeper, place.mode, place.epoch, place.targets) == (before.backup, "replay", 1, ())
+    record = after(record, protection={"u0": Protection(mode=mode)})
+    place = record.places["u0"]
+    assert (place.keeper, place.mode) == (before.backup, "replay")
+    assert place.joining not in (None, before.backup)
+    place = join(record).places["u0"]
+    assert (place.backup, place.keeper, place.mode) == (record.places["u0"].joining, None, mode)
+
+
+def test_between_keeper_and_twin_another_node_gets_an_image():
+    record = start(REPLAY)
+    before = record.places["u0"]
+    record = after(record, protection={"u0": ACTIVE})
+    place = record.places["u0"]
+    assert (place.keeper, place.mode, place.twin) == (before.backup, "replay", None)
+    record = join(record)
+    assert (record.places["u0"].twin, record.places["u0"].mode) == (place.joining, "active")
+    record = after(record, protection={"u0": REPLAY})
+    assert (record.places["u0"].twin, record.places["u0"].mode) == (place.joining, "active")
+    assert join(record).places["u0"].keeper == record.places["u0"].joining
+
+
+def test_with_two_nodes_a_keeper_joins_anew_to_be_an_image():
+    record = after(start(REPLAY, names=("n0", "n1")), protection={"u0": PASSIVE})
+    place = record.places["u0"]
+    assert (place.backup, place.joining, place.mode) == (None, "n1#1", "replay")
+    assert join(record).places["u0"].mode == "passive"
+
+
+def test_between_keeper_and_none():
+    record = after(start(REPLAY), protection={"u0": NONE})
+    place = record.places["u0"]
+    assert (place.backup, place.joining, place.mode) == (None, None, "none")
+    record = after(record, protection={"u0": REPLAY})
+    assert record.places["u0"].mode == "none"
+    assert join(record).places["u0"].keeper == record.places["u0"].joining
+
+
+def test_a_keeper_takes_over_and_another_node_gets_an_image():
+    record = start(REPLAY)
+    before = record.places["u0"]
+    record = after(record, suspects={"n0": 1})
+    place = record.places["u0"]
+    assert (place.primary, place.epoch) == (before.backup, 2)
+    assert place.joining is not None
+    assert join(record).places["u0"].keeper == place.joining

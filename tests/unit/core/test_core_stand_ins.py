@@ -238,3 +238,45 @@ def test_captures_sweep_where_somebody_may_stand_in():
     assert not guard.due(period_ns - 1, frozen=False)
     passive = images(made, place())
     assert passive.due(period_ns, frozen=False)
+
+
+def test_who_stands_down_tells_its_producers_and_those_that_go_on_sending_again():
+    shape = layered(stages=1, shards=2, tops=1)
+    first = first_record(shape, ("a", "b", "c"))
+    places = first.places | dict.fromkeys(shape.shard, place(mode="passive")) | {"v0": HYBRID}
+    made = Host("b#1", shape, Config(), op)
+    made.on_record(replace(first, places=places), 0, Ready())
+    edge = made.copies["v0"].inputs[0].edge
+    late(made)
+    ready = Ready()
+    made.stand_ins.on_back("a#1", m.Back(shard="v0", since=1), 1_100 * MS, ready)
+    rests = [(to, x.edge) for to, x in ready.send if isinstance(x, m.Subscribe) and x.inactive and not x.paused]
+    assert rests == [("a#1", i.edge) for i in made.copies["v0"].inputs]
+    ready = Ready()
+    made.on_data("a#1", m.Data(edge=edge, epoch=1, blocks=()), 1_200 * MS, ready)
+    assert [(to, x.edge, x.seat, x.inactive) for to, x in ready.send] == [("a#1", edge, "b#1", True)]
+
+
+def test_a_backup_that_is_asked_early_keeps_nothing_for_one_that_rests():
+    made = backup()
+    made.on_subscribe("r0@1", asked(), 0, Ready())
+    made.on_subscribe("r0@1", replace(asked(), inactive=True), 0, Ready())
+    assert not [x for _, x in late(made).send if isinstance(x, m.Data)]
+    ready = Ready()
+    made.on_subscribe("r0@1", asked(), 0, ready)
+    assert [x for _, x in ready.send if isinstance(x, m.Data)]
+
+
+def test_a_capture_goes_again_to_a_stand_in_that_is_late_only_as_a_question():
+    primary = host("a#1", HYBRID)
+    guard = images(primary.copies["u0"], HYBRID)
+    feed(primary.copies["u0"], EDGE, 0, [ROW], 20, 0)
+    primary.runners["u0"].pump(0, Ready())
+    take(guard)
+    again = []
+    for late_one in ("", "b"):
+        guard.pace.is_late = lambda name, late_one=late_one: name == late_one
+        ready = Ready()
+        guard.on_tick(guard.sent_ns + 10 * guard.config.retry_ns, ready)
+        again.append([x.pieces for _, x in ready.send])
+    assert again == [[1], [0]]

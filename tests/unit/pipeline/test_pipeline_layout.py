@@ -282,13 +282,29 @@ def test_an_operator_says_how_long_its_recovery_may_take():
         counts(stream, name="wrong", recover_in=300)
 
 
-def test_modes_that_are_not_built_say_which_are():
+def test_a_mode_that_is_not_known_says_which_are():
     stream = source(hf.Pipeline("p"))
-    with refused("talkers: mode 'replay' is not built yet") as error:
-        counts(stream, name="talkers", mode="replay")
-    assert "'none', 'passive', 'hybrid', 'active', and 'auto'" in error.value.hint
-    with refused("mode 'turbo' is not known"):
+    with refused("mode 'turbo' is not known") as error:
         counts(stream, mode="turbo")
+    assert "'none', 'replay', 'passive', 'hybrid', 'active', and 'auto'" in error.value.hint
+
+
+def test_mode_replay_is_for_windows_over_event_time_alone():
+    p = hf.Pipeline("p")
+    stream = source(p)
+    write(counts(stream, name="talkers", mode="replay"))
+    assert "mode replay" in explain(p)
+    assert lay_out(p).topology("q").timeless == ()
+    write(stream.join(source(p, name="other"), on="k", within="1 s", name="pairs"))
+    assert lay_out(p).topology("q").timeless == ("pairs",)
+    with refused("a join cannot be in mode 'replay'"):
+        stream.join(stream, on="k", within="1 s", name="twins", mode="replay")
+    with refused("a window that counts rows cannot be in mode 'replay'"):
+        stream.window(rows=5).by("k").agg(n=hf.count(), name="fives", mode="replay")
+    with refused('recover_in is given, but mode="replay" keeps no copy'):
+        counts(stream, name="late", mode="replay", recover_in="300 ms")
+    with refused("twice: mode 'replay' keeps no second copy"):
+        counts(stream, name="twice", mode="replay", copies=2)
 
 
 def test_two_copies_are_what_every_mode_but_none_keeps():

@@ -25,7 +25,7 @@ from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
 from holdfast.model import notes
 from holdfast.model.config import Config
-from holdfast.model.ids import Asset, Edge, Seat
+from holdfast.model.ids import Asset, Edge, Seat, name_of
 from holdfast.model.messages import Capture, CapturePiece, Held, Joined, Message, Pasted, Unfit
 from holdfast.model.parts import OutputPart
 from holdfast.model.protection import STRETCH_MAX, Protection
@@ -125,7 +125,7 @@ class Images:
         copy = self.copy
         if self.waiting or not self.place.targets or copy.condition in (Condition.TORN, Condition.LANDING):
             return False
-        if copy.expects_batch:
+        if copy.expects_batch or copy.quiet_to is not None:
             return False  # no image could go on from it
         age_ns = now_ns - self.started_ns
         time = (self._is_time(age_ns) and self._pays(age_ns)) or self._is_behind(age_ns)
@@ -329,7 +329,8 @@ class Images:
             self.sent_ns = now_ns
             self.resends += 1
             for seat, messages in self.waiting.items():
-                again = (_poke(messages[0]),) if seat in self.held else messages
+                asks = seat in self.held or (seat == self.place.stand_in and self.pace.is_late(name_of(seat)))
+                again = (_poke(messages[0]),) if asks else messages  # who is late will find what was sent already
                 ready.send.extend((seat, message) for message in again)
 
     # --- what it comes to
@@ -350,6 +351,8 @@ class Images:
 
     def is_settled(self) -> bool:
         quiet = not self.waiting and not self.scans and not self.unfit
+        if not self.place.targets:
+            return quiet
         return quiet and self.place.backup in self.gates and self.safe_at == self.copy.positions()
 
     def has_news(self) -> bool:

@@ -71,7 +71,7 @@ class Paged:
 
     def due(self, now_ns: int, *, frozen: bool) -> bool:
         copy = self.copy
-        if self.ticket or not self.is_on or copy.condition in UNSTORABLE:
+        if self.ticket or not self.is_on or copy.condition in UNSTORABLE or copy.quiet_to is not None:
             return False
         is_time = self.hurried or now_ns - self.started_ns >= self.protection.checkpoint_ns
         return is_time and copy.positions() != self.safe_at

@@ -39,7 +39,7 @@ from holdfast.errors import LEFT, ConfigError, HoldfastError, InputError, PeerEr
 from holdfast.model import messages as m
 from holdfast.model.ids import Consumer, Edge, Name, asset_id, operator_of
 from holdfast.model.plan import Plan
-from holdfast.model.protection import Protection
+from holdfast.model.protection import MODES, Protection
 from holdfast.model.reasons import FetchReason
 from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
@@ -236,7 +236,12 @@ class Actions:
         def is_done() -> bool:
             return self.process.record.protection.get(operator) == wanted()
 
-        wanted()  # what is wrong is said before anything is sent
+        if MODES[wanted().mode].keeps_input and plan is not None and operator in plan.topology.timeless:
+            raise InputError(
+                f"{operator} cannot be in mode 'replay'",
+                detail="Its state is not that of windows over event time, so no stretch of its input has all of it.",
+                hint="Choose passive: a second node then keeps the state itself.",
+            )
         self._tell_coordinator(lambda: m.SetProtection(operator=operator, protection=wanted()), is_done, "changed")
         return {"operator": operator, **msgspec.to_builtins(wanted())}
 

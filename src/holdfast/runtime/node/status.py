@@ -98,7 +98,7 @@ def _costs(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
     with a twin is not captured."""
     runner = node.host.runners.get(shard)
     guard = images_of(runner) if runner else None
-    if guard is None or guard.place.backup is None or guard.place.twin:
+    if guard is None or guard.place.backup is None or not guard.place.targets:
         return {}
     tally = guard.tally
     return {
