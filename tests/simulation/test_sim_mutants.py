@@ -20,6 +20,7 @@ from holdfast.sim.swarm import (
     lasting_cut,
     paired,
     poisoned,
+    real_time,
     rough,
     skewed,
     standing_in,
@@ -78,6 +79,8 @@ STANDING_IN = {name for name, make in MUTANTS.items() if make.__module__ == "mut
 DOUBLED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_twins"}
 #: Bugs in who backs up what: looked for where an assignor says so, and nodes have several shards.
 ASSIGNED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_assign"}
+#: Bugs in positions: looked for where stages are real-time.
+REAL_TIME = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_real_time"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -118,6 +121,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
             setup = paired(seed) if name in PAIRED else setup
             setup = assigned(swarm_setup(seed, nodes=3 + seed % 2, shards=9)) if name in ASSIGNED else setup
+            setup = real_time(setup) if name in REAL_TIME else setup
             if name in STANDING_IN:
                 setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
             if name in DOUBLED:
