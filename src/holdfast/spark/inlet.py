@@ -26,7 +26,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.core.intake import Intake, Pushed, Reach, TaskStream
 from holdfast.pipeline.real_time import OFFSET, PARTITION, POSITION, TOPIC
@@ -66,7 +65,7 @@ def piece_of(batch: pa.RecordBatch) -> Pushed:
     topics, partitions = batch.column(TOPIC), batch.column(PARTITION)
     offsets = batch.column(OFFSET).to_numpy(zero_copy_only=False)
     spans: dict[str, Reach] = {}
-    if pc.count_distinct(partitions).as_py() == 1 and pc.count_distinct(topics).as_py() == 1:
+    if len(partitions.unique()) == 1 and len(topics.unique()) == 1:
         spans[name_of(topics[0].as_py(), partitions[0].as_py())] = Reach(int(offsets[0]), int(offsets[-1]) + 1)
     else:
         for topic, partition, at in zip(topics.to_pylist(), partitions.to_pylist(), offsets.tolist(), strict=True):
