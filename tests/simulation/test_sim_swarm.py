@@ -59,6 +59,17 @@ def test_a_look_whose_rows_were_lost_in_a_gap_is_told_so():
     assert not Simulation(keep(swarm_setup(300_513, kinds=kinds), (0, 2, 3, 4, 5, 6, 7))).run().violation
 
 
+def test_a_shard_that_starts_empty_learns_how_far_a_producer_was_that_has_started_empty_meanwhile():
+    """The producer has landed before it is asked, and keeps nothing below its new beginning: what was there is lost."""
+    faults = (0, 1, 2, 5, 6, 7, 8, 9, 11, 12, 13, 15, 19)
+    assert not Simulation(keep(swarm_setup(21_003_611), faults)).run().violation
+
+
+def test_what_a_user_asks_of_a_busy_node_waits_until_it_has_time():
+    """It was stepped in the middle of its work, which was forgotten then: its load was more than a core can do."""
+    assert not Simulation(keep(swarm_setup(21_008_879), (0, 2, 3, 5))).run().violation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SWARM)
 def test_schedules_of_one_kind_of_fault_hold(kind):

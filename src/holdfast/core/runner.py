@@ -30,7 +30,7 @@ from holdfast.core.stood import Stood
 from holdfast.errors import refuse_if
 from holdfast.logs.output_queue import OutputQueue
 from holdfast.model import notes
-from holdfast.model.block import Block, base_of
+from holdfast.model.block import Block, base_of, elements
 from holdfast.model.config import Config
 from holdfast.model.ids import NO_SEAT, Address, Asset, Consumer, Edge, Seat
 from holdfast.model.messages import (
@@ -204,7 +204,7 @@ class Runner:
             self.pump(now_ns, ready)
 
     def on_here(self, source: Address, message: Here, now_ns: int, ready: Ready) -> None:
-        """A producer says from where it keeps what this shard wants: never from later on, unless it starts empty."""
+        """A producer says from where it keeps what this shard wants: never from later on, but for an empty start."""
         edge = message.edge
         feed = self.feeds.get(edge)
         if feed is None:
@@ -215,7 +215,7 @@ class Runner:
                 return
             message = said
         starts = feed.paused and message.next >= 0
-        gone = not starts and message.first > feed.next
+        gone = not starts and elements(feed.next, message.first) > 0
         refuse_if(gone, "what a shard needs is gone", f"{edge}: {message.first}, {feed.next}")
         if starts:
             feed.start(max(message.next, message.first))

@@ -216,7 +216,7 @@ class Injector:
             self.world.call(fault.for_ms * MS, lambda: setattr(process, "slow", 1))
             if self.world.config.detector == "benchmark":
                 self.world.feed_if_awake(process, Benchmarked(slow=True))
-                self.world.call(fault.for_ms * MS, lambda: self.world.feed_if_alive(process, Benchmarked(slow=False)))
+                self.world.call(fault.for_ms * MS, lambda: self.world.feed_if_awake(process, Benchmarked(slow=False)))
 
     def _swap(self, fault: Fault) -> None:
         """Pages come back in moments that nobody chose; no clock stops meanwhile."""
@@ -321,7 +321,7 @@ class Injector:
         for name in self.world.names:
             process = self.world.processes.get(name)
             if process is not None and process.alive and process.stalled_ns <= self.world.now_ns:
-                self.world.feed(process, Received("operator", message))
+                self.world.feed_if_awake(process, Received("operator", message))
 
     def _poison(self, fault: Fault) -> None:
         rows = (row for at, row in self.sources[fault.stage].source.rows if at > self.world.now_ns)

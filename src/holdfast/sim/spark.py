@@ -176,14 +176,14 @@ class SourceQuery:
 
 def warm_up(world: World, node: Process, effect: WarmStage) -> None:
     """A driver that stands by says when it is warm. In the virtual world it does nothing else."""
-    world.call(WARM_NS, lambda: world.feed_if_alive(node, StandbyReady(effect.stage)))
+    world.call(WARM_NS, lambda: world.feed_if_awake(node, StandbyReady(effect.stage)))
 
 
 def report_dead(world: World, child: Process, event: ChildDied, after_ns: int) -> None:
     """The node that runs a child finds it dead or silent."""
     node = world.processes.get(child.host)
     if node is not None:
-        world.call(after_ns, lambda: world.feed_if_alive(node, event))
+        world.call(after_ns, lambda: world.feed_if_awake(node, event))
 
 
 def address_of(query: SourceQuery) -> Address | None:

@@ -342,10 +342,6 @@ class World:
         self.events += 1
         self.do(process, process.machine.step(event, process.clock(self.now_ns)))
 
-    def feed_if_alive(self, process: Process, event: object) -> None:
-        if process.alive:
-            self.feed(process, event)
-
     def feed_if_awake(self, process: Process, event: object) -> None:
         """Later if it is stalled or busy."""
         free_ns = max(process.stalled_ns, process.busy_ns)

@@ -13,6 +13,7 @@ from holdfast.core.protect.twin import TICKS_MAX
 from holdfast.core.reader import Reader
 from holdfast.core.ready import Ready, Received, SetAside
 from holdfast.core.roles import Condition, State
+from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.block import Gap, base_of, shard_block
@@ -266,6 +267,17 @@ def test_a_shard_that_starts_empty_asks_both_copies_of_its_producer_how_much_the
     made.on_here("d#1", replace(here, next=8, watermark=30, to=15), 0, Ready())
     assert (runner.feeds["u0.0"].next, runner.bounds["u0.0"]) == (8, 20)
     assert runner.copy.input("u0.0").watermark == 30
+
+
+def test_what_a_shard_needs_is_gone_only_if_its_producer_did_not_start_empty():
+    made = layered_host()
+    runner = made.runners["v0"]
+    here = m.Here(edge="u0.0", epoch=1, consumer="v0", first=base_of(1), next=base_of(1) + 2, watermark=10, to=20)
+    made.on_here("c#1", here, 0, Ready())
+    made.on_here("d#1", here, 0, Ready())
+    assert runner.bounds["u0.0"] == 20
+    with pytest.raises(WrongMessageError, match="what a shard needs is gone"):
+        made.on_here("c#1", replace(here, first=base_of(1) + 1, next=-1), 0, Ready())
 
 
 def test_a_twin_lets_go_of_dead_letters_when_its_primary_has_written_them():
