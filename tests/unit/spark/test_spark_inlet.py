@@ -18,7 +18,7 @@ LIMIT_S = 30.0
 ALL = 1_000_000
 
 
-class Task:
+class PushingTask:
     """Speaks as `java/RealTimeWriter.java` does."""
 
     def __init__(self, inlet: Inlet, batch: int, task: int, secret: bytes | None = None) -> None:
@@ -28,7 +28,7 @@ class Task:
         self.file.write((secret or inlet.secret) + batch.to_bytes(8) + task.to_bytes(8))
         self.writer = pa.ipc.new_stream(self.file, SCHEMA)
 
-    def push(self, partition: int, *offsets: int, topic: str = "t") -> Task:
+    def push(self, partition: int, *offsets: int, topic: str = "t") -> PushingTask:
         rows = [{"x": 10 * at, TOPIC: topic, PARTITION: partition, OFFSET: at} for at in offsets]
         self.writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
         return self
@@ -73,7 +73,7 @@ def taken(inlet: Inlet, rows: int) -> list[int]:
 
 def test_rows_come_with_their_positions_and_without_the_columns_that_say_them(inlet):
     inlet.begin_at({"t/0": 3, "t/1": 0})
-    task = Task(inlet, 0, 0).push(0, 3, 4).push(0, 8)
+    task = PushingTask(inlet, 0, 0).push(0, 3, 4).push(0, 8)
     assert taken(inlet, 3) == [30, 40, 80]
     assert inlet.positions == {"t/0": 9, "t/1": 0}
     task.push(1, 0)  # a task may read several partitions
@@ -83,7 +83,7 @@ def test_rows_come_with_their_positions_and_without_the_columns_that_say_them(in
 
 
 def test_what_was_pushed_at_once_may_be_of_several_partitions(inlet):
-    task = Task(inlet, 0, 0)
+    task = PushingTask(inlet, 0, 0)
     rows = [{"x": x, TOPIC: topic, PARTITION: p, OFFSET: at} for x, topic, p, at in
             ((1, "t", 0, 5), (2, "u", 0, 7), (3, "t", 0, 6), (4, "t", 1, 2))]  # fmt: skip
     task.writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
@@ -93,13 +93,13 @@ def test_what_was_pushed_at_once_may_be_of_several_partitions(inlet):
 
 def test_rows_that_were_taken_before_are_left_out(inlet):
     inlet.begin_at({"t/0": 4})
-    Task(inlet, 0, 0).push(0, 2, 3, 4, 5)
+    PushingTask(inlet, 0, 0).push(0, 2, 3, 4, 5)
     assert taken(inlet, 2) == [40, 50]
 
 
 def test_a_later_long_batch_waits_until_every_task_of_the_one_before_has_ended_well(inlet):
-    first, second = Task(inlet, 0, 0).push(0, 0), Task(inlet, 0, 1)
-    later = Task(inlet, 1, 0).push(0, 1)
+    first, second = PushingTask(inlet, 0, 0).push(0, 0), PushingTask(inlet, 0, 1)
+    later = PushingTask(inlet, 1, 0).push(0, 1)
     assert taken(inlet, 1) == [0]
     second.end()
     wait(lambda: inlet.begun == 3 and inlet.wait(0))
@@ -110,10 +110,10 @@ def test_a_later_long_batch_waits_until_every_task_of_the_one_before_has_ended_w
 
 
 def test_a_task_that_dies_holds_up_later_batches_and_what_it_had_pushed_counts(inlet):
-    dying = Task(inlet, 0, 0).push(0, 0, 1)
+    dying = PushingTask(inlet, 0, 0).push(0, 0, 1)
     assert taken(inlet, 2) == [0, 10]
     dying.tear()
-    Task(inlet, 1, 0).push(0, 5)
+    PushingTask(inlet, 1, 0).push(0, 5)
     wait(lambda: inlet.wait(0))
     assert inlet.take(ALL) is None
     assert inlet.positions == {"t/0": 2}
@@ -126,13 +126,13 @@ def test_who_does_not_know_the_secret_is_hung_up_on(inlet):
     stranger.settimeout(LIMIT_S)
     assert stranger.recv(1) == b""
     assert inlet.begun == 0
-    Task(inlet, 0, 0).push(0, 0)
+    PushingTask(inlet, 0, 0).push(0, 0)
     assert taken(inlet, 1) == [0]
 
 
 def test_a_task_waits_while_much_of_it_waits_and_no_other_one_does(inlet, monkeypatch):
     monkeypatch.setattr("holdfast.spark.inlet.WAITING_ROWS_MAX", 3)
-    busy, other = Task(inlet, 0, 0), Task(inlet, 0, 1)
+    busy, other = PushingTask(inlet, 0, 0), PushingTask(inlet, 0, 1)
     for at in range(0, 12, 2):
         busy.push(0, at, at + 1)  # what is not read stays in the socket
     other.push(1, 0)
@@ -143,7 +143,7 @@ def test_a_task_waits_while_much_of_it_waits_and_no_other_one_does(inlet, monkey
 
 def test_an_empty_push_is_a_sign_of_life_and_no_rows_are_waited_for(inlet):
     assert not inlet.is_quiet()  # nobody reads the source yet
-    task = Task(inlet, 0, 0).push(0)
+    task = PushingTask(inlet, 0, 0).push(0)
     wait(inlet.is_quiet)
     task.push(0, 0)
     wait(lambda: inlet.wait(0))
@@ -155,7 +155,7 @@ def test_an_empty_push_is_a_sign_of_life_and_no_rows_are_waited_for(inlet):
 
 
 def test_between_two_long_batches_the_source_still_counts_as_silent_for_a_moment(inlet, monkeypatch):
-    task = Task(inlet, 0, 0).push(0)
+    task = PushingTask(inlet, 0, 0).push(0)
     wait(inlet.is_quiet)
     task.end()
     wait(lambda: not inlet._connections)
@@ -165,7 +165,7 @@ def test_between_two_long_batches_the_source_still_counts_as_silent_for_a_moment
 
 
 def test_rows_out_of_order_are_an_error_of_the_stage(inlet):
-    Task(inlet, 0, 0).push(0, 5).push(0, 4)
+    PushingTask(inlet, 0, 0).push(0, 5).push(0, 4)
     with pytest.raises(Exception, match="out of order"):
         wait(lambda: inlet.wait(0.1) and False)
 
