@@ -16,6 +16,7 @@ from holdfast.sim.swarm import (
     chopped,
     doubled,
     fragile,
+    growing,
     heavy,
     lasting_cut,
     paired,
@@ -81,6 +82,8 @@ DOUBLED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants
 ASSIGNED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_assign"}
 #: Bugs in positions: looked for where stages are real-time.
 REAL_TIME = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_real_time"}
+#: Bugs in who is a member: looked for where nodes come that no file names, and leave.
+GROWING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_members"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
 SCRIPTED = {
     "fetch_gives_what_there_is_and_does_not_wait": "task_fetches_during_a_fail_over",
@@ -119,7 +122,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = rough(setup) if name in ROUGH | POISONED else chopped(setup) if name in CHOPPED else setup
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
-            setup = paired(seed) if name in PAIRED else setup
+            setup = paired(seed) if name in PAIRED else growing(seed) if name in GROWING else setup
             setup = assigned(swarm_setup(seed, nodes=3 + seed % 2, shards=9)) if name in ASSIGNED else setup
             setup = real_time(setup) if name in REAL_TIME else setup
             if name in STANDING_IN:

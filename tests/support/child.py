@@ -27,6 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model.block import WATERMARK_MAX, WATERMARK_MIN
 from holdfast.model.config import Config
 from holdfast.model.ids import driver_of, name_of, stage_edge
+from holdfast.model.latency import HandOverClock
 from holdfast.model.plan import Plan, to_core, to_micros
 from holdfast.model.record import Record
 from holdfast.runtime.net.rows import ArrowRows
@@ -195,8 +196,14 @@ class ScriptedSource(ScriptedRole):
         assert self.peer is not None
         door = self.engine.store
         self.log = BatchLog(door, self.plan.query, lambda done: self._post(done)) if door is not None else None
+        self.clock = HandOverClock()
         self.loop = MachineLoop(
-            self.driver, self.peer.send, on_effect=self._on_effect, on_crash=self.effects.put, name=self.stage
+            self.driver,
+            self.peer.send,
+            on_effect=self._on_effect,
+            on_notes=lambda noted: self.clock.on_notes(noted, time.monotonic_ns()),
+            on_crash=self.effects.put,
+            name=self.stage,
         )
         self.loop.start()
         opened = self._wait(Opened)
@@ -235,7 +242,7 @@ class ScriptedSource(ScriptedRole):
         from holdfast.runtime.shards import cut
         from support.source import rows
 
-        at, driver, settings = self.at, self.driver, self.settings
+        at, driver, settings, began = self.at, self.driver, self.settings, time.monotonic_ns()
         batch = rows(at, end, settings["rate"], settings.get("keys", 50), settings.get("huge", -1))
         low = to_micros(driver.watermark)
         times = batch.column("ts").view(pa.int64()).to_numpy()
@@ -252,6 +259,8 @@ class ScriptedSource(ScriptedRole):
         if number == settings.get("bad_batch"):  # the second shard gets a column of another type
             edges[stage_edge(self.stage, shards[1])] = ArrowRows([pa.record_batch({"ts": [1], "key": ["one"]})])
         assert self.loop is not None
+        collected = time.monotonic_ns()
+        self.clock.post(collected)
         self.loop.post(
             RunBatch(
                 batch=number,
@@ -262,7 +271,8 @@ class ScriptedSource(ScriptedRole):
             )
         )
         self._wait(BatchDone)
-        self.say("batch", progress={"batchId": number, "numInputRows": end - at})
+        spans = {"handOverMs": self.clock.take(), "durationMs": {"collect": (collected - began) / 1e6}}
+        self.say("batch", progress={"batchId": number, "numInputRows": end - at, **spans})
         self.at = end
 
     def _available(self, rate: int) -> int:
@@ -327,15 +337,20 @@ class ScriptedSink(ScriptedRole):
             end = json.loads(planned.read_text())
             pieces, over = self._plan(start, end)
             ended |= dict.fromkeys(over, True)
-            rows_read = 0
+            rows_read, fetched_s, began = 0, 0.0, time.monotonic()
             with open(self.out / f"batch-{batch}.new", "wb") as file:
                 for piece in pieces:
-                    for rows in self._fetch(piece):
+                    asked = time.monotonic()
+                    got = self._fetch(piece)
+                    fetched_s += time.monotonic() - asked
+                    for rows in got:
                         _frame(file, piece.edge, rows)
                         rows_read += rows.num_rows
             os.replace(self.out / f"batch-{batch}.new", self.out / f"batch-{batch}")
             (self.out / f"commit-{batch}").touch()
-            self.say("batch", progress={"batchId": batch, "numInputRows": rows_read}, at=time.time())
+            spans = {"fetch": 1e3 * fetched_s, "write": 1e3 * (time.monotonic() - began - fetched_s)}
+            progress = {"batchId": batch, "numInputRows": rows_read, "durationMs": spans}
+            self.say("batch", progress=progress, at=time.time())
             start, batch = end, batch + 1
             if len(ended) == len(self.spec.edges):
                 self._commit(start)

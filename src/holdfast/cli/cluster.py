@@ -18,6 +18,7 @@ from holdfast.model.plan import Plan
 from holdfast.runtime.config import load_cluster, load_config
 from holdfast.runtime.disk.journal import write_whole
 
+from .join import join_run
 from .planning import plan_file
 from .runs import JsonOption, RunFile, say
 
@@ -28,24 +29,46 @@ PLAN_LIMIT_S = 40.0
 
 
 def node(
-    config: ConfigOption,
+    node_name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of this node (or --name).")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The node's TOML file; see docs/configuration.md.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of this node, if not in the file.")] = None,
     directory: Annotated[
         str | None, typer.Option("--dir", help="Directory of the pipeline, if not in the file.")
     ] = None,
+    join: Annotated[
+        Path | None,
+        typer.Option("--join", metavar="RUN", help="Join the run in this directory; its nodes need not know the name."),
+    ] = None,
+    endpoint: Annotated[
+        str, typer.Option(help="With --join: where this node listens (default: its socket, or what the file says).")
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="What happens, as it happens: one JSON object per line.")
     ] = False,
 ) -> None:
     """Run one node in the foreground, until it is told to stop. It waits for a pipeline if there is none yet.
 
-    Every node needs the same endpoints and the same secret file; beyond one machine also TLS.
+    Every node needs the same endpoints and the same secret file; beyond one machine also TLS. A node that joins a run
+    finds both in the directory of the run.
 
     Examples:  holdfast node --config node.toml
                holdfast node --config cluster.toml --name n2 --json
+               holdfast node n4 --join holdfast-run/netmon
+               holdfast node n4 --join /mnt/shared/netmon --config tls.toml --endpoint grpc+tls://10.0.0.5:7100
     """
-    given = {key: value for key, value in (("name", name), ("dir", directory)) if value}
-    settings = load_config(config, **given)
+    name = node_name or name
+    if join is not None:
+        settings = join_run(name or "", join, config, endpoint, directory)
+    elif config is None or endpoint:
+        raise ConfigError(
+            "--endpoint belongs to --join" if endpoint else "a node needs a file with its settings, or a run to join",
+            hint="Give --config FILE, or --join with the directory of a run.",
+        )
+    else:
+        given = {key: value for key, value in (("name", name), ("dir", directory)) if value}
+        settings = load_config(config, **given)
     from holdfast.runtime.node.__main__ import serve
 
     serve(settings, as_json)

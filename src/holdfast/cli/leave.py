@@ -1,14 +1,16 @@
 """`holdfast leave`: a node gives everything away, ends, and is not a member any more.
 
-Nothing of it is a protocol of its own. The node is drained, so every copy that it had is elsewhere before it goes, and
-the record names it as draining until it is out, so nothing is put there again. Then it ends, with an exit code that
-says that it must not be started again, and the others vote it out as they do with any node that is gone: one member at
-a time, so majorities overlap. Whoever starts it again gets a member back, empty, as with any node that was away.
+The node is drained, so every copy that it had is elsewhere before it goes, and the record names it as draining until it
+is out, so nothing is put there again. Then one record takes it out of the members and says that it has left for good
+(`core/membership.py`), and it ends, with an exit code that says that it must not be started again. `run.json` forgets
+it, so a run that goes on does so without it. Whoever starts it again is not heard, until somebody lets it in
+(`holdfast node --join`).
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -17,7 +19,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
 
 from .control import LOOK_S, empty
-from .runs import JsonOption, RunArgument, RunFile, find_run, say
+from .runs import JsonOption, RunArgument, RunFile, change_nodes, find_run, say
 from .watch import cluster_status
 
 #: With fewer members before, those that stay could not decide without each other, or not vote it out.
@@ -34,7 +36,8 @@ def leave(
 ) -> None:
     """Let a node leave the cluster: everything moves away from it without a pause, then it ends for good.
 
-    It can come back: `holdfast node` with its settings makes it a member again.
+    The record and run.json remember that it has left, whatever is started again. It can come back under its name with
+    `holdfast node n2 --join RUN`.
 
     Examples:  holdfast leave n2
     """
@@ -52,12 +55,9 @@ def leave(
         )
     began = time.monotonic()
     empty(found, node, limit)
-    caller = found.caller()
-    try:
-        caller.call(Name(node), "stop", {"left": True}, timeout=10.0)
-    finally:
-        caller.close()
+    _send_away(found, node, [name for name in members if name != node and name in found.endpoints])
     _wait_until_out(found, node, limit)
+    change_nodes(found.path, node, "")
     left = [name for name in members if name != node]
     seconds = round(time.monotonic() - began, 3)
     if as_json:
@@ -68,6 +68,25 @@ def leave(
         typer.echo(
             "warning: two members cannot decide without each other: none takes over by itself (a store lets them)."
         )
+
+
+def _send_away(found: RunFile, node: str, others: list[str]) -> None:
+    """Told by one of the others, since it ends by itself as soon as it hears that it is out."""
+    caller, trouble = found.caller(), None
+    try:
+        for name in (*others, node):
+            try:
+                caller.call(Name(name), "send_away", {"name": node}, timeout=20.0)
+                trouble = None
+                break
+            except HoldfastError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+        with suppress(HoldfastError):  # has it ended?
+            caller.call(Name(node), "stop", {"left": True}, timeout=10.0)
+    finally:
+        caller.close()
 
 
 def _members(found: RunFile) -> list[str]:

@@ -30,6 +30,7 @@ from .run import run_command
 from .savepoint import app as savepoint_app
 from .sim import sim
 from .skip import skip
+from .trace import trace
 from .upgrade import upgrade
 from .verify import verify
 from .watch import events, status
@@ -42,6 +43,7 @@ app.command("node")(node)
 app.command("submit")(submit)
 app.command("status")(status)
 app.command("events")(events)
+app.command("trace")(trace)
 app.command("drain")(drain)
 app.command("leave")(leave)
 app.command("stop")(stop)

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model.ids import Name
 from holdfast.pipeline.load import file_of_run
+from holdfast.runtime.disk.journal import write_whole
+from holdfast.runtime.disk.lock import take
 from holdfast.runtime.net.endpoints import check_endpoint
 from holdfast.runtime.net.security import Security, TlsFiles
 from holdfast.runtime.net.transport import Caller
@@ -86,6 +89,13 @@ class RunFile(msgspec.Struct, kw_only=True):
             check_endpoint(endpoint, name)
         return Caller("cli", self.endpoints, self.security)
 
+    def look_again(self) -> None:
+        """Nodes may have joined or left since this was read."""
+        with suppress(ConfigError):
+            now = read_run(self.path)
+            if now.deployment == self.deployment:
+                self.endpoints, self.metrics = now.endpoints, now.metrics
+
     def ask(self, action: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
         """The first answer of any node."""
         failures = []
@@ -104,9 +114,14 @@ class RunFile(msgspec.Struct, kw_only=True):
             hint=f"Is it running? `holdfast events {self.dir}` shows what happened last.",
         )
 
+    def first_up(self) -> str:
+        """The name of a node that answers."""
+        return self.ask("ping", timeout_s=2.0)["name"]
+
     def ask_all(self, action: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
         """Every node's answer; a node that does not answer is left out."""
         answers: dict[str, Any] = {}
+        self.look_again()
         caller = self.caller()
         for name in sorted(self.endpoints):
             try:
@@ -174,6 +189,22 @@ def read_run(directory: Path) -> RunFile:
         raise ConfigError(f"{file} cannot be read", detail=str(error), hint=hint) from None
     run.dir = str(directory.resolve())
     return run
+
+
+def change_nodes(directory: Path, name: str, endpoint: str, metrics: str = "") -> None:
+    """Write down that a node has joined, or (without an endpoint) left: other commands and the next start read it."""
+    lock = take(directory / "run.json.lock", "a command that changes run.json", f"{directory} is changed", "Try again.")
+    try:
+        run = read_run(directory)
+        run.endpoints.pop(Name(name), None)
+        run.metrics.pop(name, None)
+        if endpoint:
+            run.endpoints[Name(name)] = endpoint
+        if metrics:
+            run.metrics[name] = metrics
+        write_whole(directory / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2))
+    finally:
+        lock.release()
 
 
 def find_run(directory: Path | None) -> RunFile:

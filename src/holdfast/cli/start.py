@@ -78,8 +78,18 @@ class LocalRun:
             return False
 
     def stop(self) -> None:
+        self._stop_joined()
         self.nodes.stop()
         self._home.release()
+
+    def _stop_joined(self) -> None:
+        """Nodes that joined this run have processes of their own, and nothing to do without it."""
+        self.run.look_again()
+        caller = self.run.caller()
+        for name in sorted(set(self.run.endpoints) - set(self.nodes.names)):
+            with suppress(HoldfastError):
+                caller.call(name, "stop", timeout=2.0)
+        caller.close()
 
 
 def start_run(

@@ -135,6 +135,14 @@ class Election:
         living = sum(1 for other in voters if other != name and self.silence_ns(other, now_ns) <= limit_ns)
         return living >= majority(len(voters)) and living >= (len(voters) - 1) // 2 + 1
 
+    def can_add(self, now_ns: int) -> bool:
+        """Could those whom the coordinator hears go on if a new member were gone as soon as it counts? (One node alone
+        could not: it may have a second all the same.)"""
+        limit_ns = self.config.misses_max * self.config.heartbeat_ns
+        members = self.accepted.members
+        living = sum(1 for name in members if self.silence_ns(name, now_ns) <= limit_ns)
+        return living >= min(len(members), majority(len(members) + 1))
+
     def _voters(self, record: Record) -> list[Name]:
         return [*record.members, WITNESS] if self.witness is not None else list(record.members)
 
@@ -239,12 +247,20 @@ class Election:
         self.elected_ns = now_ns
         ready.notes.append(notes.Elected(self.name, self.term))
         mine = self.accepted
-        self.propose(mine.members, mine.places, mine.draining, mine.protection, mine.units, now_ns, ready)
+        self.propose(mine.members, mine.places, mine.draining, mine.protection, mine.units, mine.roster, now_ns, ready)
 
     # --- the record
 
     def propose(
-        self, members: dict, places: dict, draining: tuple, protection: dict, units: dict, now_ns: int, ready: Ready
+        self,
+        members: dict,
+        places: dict,
+        draining: tuple,
+        protection: dict,
+        units: dict,
+        roster: dict,
+        now_ns: int,
+        ready: Ready,
     ) -> None:
         """Compare-and-set: the next version after the one this coordinator has accepted."""
         before = self.accepted
@@ -256,6 +272,7 @@ class Election:
             draining=draining,
             protection=protection,
             units=units,
+            roster=roster,
         )
         for name, life in members.items():
             if before.members.get(name) != life:

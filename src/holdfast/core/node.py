@@ -19,6 +19,7 @@ from holdfast.core.host import Host
 from holdfast.core.ledger import Ledger
 from holdfast.core.links import LinkWatch
 from holdfast.core.load import LoadWatch
+from holdfast.core.membership import Membership
 from holdfast.core.objective import Objective
 from holdfast.core.operator import OperatorFactory
 from holdfast.core.placement import Reports, plan
@@ -77,7 +78,6 @@ class Node:
         now_ns: int,
     ) -> None:
         self.name = name
-        self.peers = peers
         self.topology = topology
         self.config = config
         self.rng = rng
@@ -109,7 +109,8 @@ class Node:
         self.unprotected_since_ns = 0
         self.told: dict[m.Message, int] = {}  # when each report was last sent
         self.election = Election(name, config, found.vote.term, found.vote.voted_for, found.record)
-        if has_witness(topology, peers):
+        self.membership = Membership(name, peers, self.election, lambda: self.reports)
+        if has_witness(topology, tuple(first.members)):
             self.election.witness = Witness(name, self.host.tickets, self.election, config.election_ns // 2)
         self.election.heard_ns = now_ns
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
@@ -193,7 +194,7 @@ class Node:
         try:
             if not why and (self.record.version or message.before_record):
                 self._take(source, message, now_ns, ready)
-            if not why and name_of(source) in self.peers:
+            if not why and self.membership.knows(name_of(source)):
                 self.lives[name_of(source)] = max(life_of(source), self.lives.get(name_of(source), 0))
         except WrongMessageError as error:
             why = f"{error.what}: {error.detail}"
@@ -235,8 +236,8 @@ class Node:
             self._take(self.seat, suspect, now_ns, ready)
         if self.record.members.get(self.name) != self.life:
             hello = m.Hello(name=self.name, life=self.life)
-            ready.send.extend((peer, hello) for peer in self.peers if peer != self.name)
-            self.on_hello(self.seat, hello, now_ns, ready)
+            ready.send.extend((peer, hello) for peer in self.membership.to_greet())
+            self.membership.on_hello(self.seat, hello, now_ns, ready)
         if self.election.standing is not Standing.COORDINATOR and self.election.hears(now_ns):
             self.reports = Reports()  # the coordinator has them too; a later one must not act on old news
         if self.election.standing is Standing.COORDINATOR:
@@ -290,6 +291,7 @@ class Node:
         if reports.suspects and not self.unprotected_since_ns:
             silence_ns = max(self.election.silence_ns(name, now_ns) for name in reports.suspects)
             self.unprotected_since_ns = now_ns - min(silence_ns, self.config.election_ns)
+        self.membership.judge(reports, now_ns)
         loads = self.loads.take(now_ns)
         loads.drivers = self.standbys.drivers(loads.up, now_ns)
         made = plan(self.election.accepted, reports, loads, self.config, self.links.take())
@@ -311,7 +313,10 @@ class Node:
             ready.notes.append(notes.SpreadOut(self.name, *made.spread, made.version))
         for what, asset, source, target in made.detours:
             ready.notes.append(notes.Detoured(self.name, asset, what, source, target, made.version))
-        self.election.propose(made.members, made.places, made.draining, made.protection, made.units, now_ns, ready)
+        self.membership.tell(made, ready)
+        self.election.propose(
+            made.members, made.places, made.draining, made.protection, made.units, made.roster, now_ns, ready
+        )
         return self.election.commit == made.version
 
     def _on_record(self, record: Record, now_ns: int, ready: Ready) -> None:
@@ -417,9 +422,6 @@ class Node:
             ready.notes.append(notes.Unreachable(self.name, event.name, event.life))
             self._take(self.seat, m.Suspect(name=event.name, life=event.life), now_ns, ready)
 
-    def on_hello(self, source: Address, message: m.Hello, now_ns: int, ready: Ready) -> None:
-        self.reports.hellos[message.name] = max(message.life, self.reports.hellos.get(message.name, 0))
-
     def on_joined(self, source: Address, message: m.Joined, now_ns: int, ready: Ready) -> None:
         self.reports.joined[message.asset] = (message.since, message.seat)
 
@@ -471,8 +473,8 @@ def _handlers(node: Node) -> dict[type, Handler]:
     found: dict[type, Handler] = {}
     for kind in m.all_messages():
         for part in (
-            node, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links, node.host.stand_ins,
-            node.host.twins,
+            node, node.membership, node.election, node.host, node.hand_over, node.fetches, node.loads, node.links,
+            node.host.stand_ins, node.host.twins,
         ):  # fmt: skip
             if hasattr(part, kind.handler):
                 found[kind] = getattr(part, kind.handler)

@@ -45,8 +45,8 @@ class Reports:
     """What the coordinator has heard since it last changed the record. Entries that no longer apply do no harm."""
 
     __slots__ = (
-        "downs", "drains", "fell_back", "given_up", "hellos", "joined", "passed", "protection", "suspects", "unfit",
-        "warmed", "yielded",
+        "downs", "drains", "fell_back", "given_up", "hellos", "joined", "let_in", "passed", "protection", "sent_away",
+        "suspects", "unfit", "warmed", "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -62,6 +62,8 @@ class Reports:
         self.downs: dict[Asset, int] = {}
         self.given_up: dict[Asset, GivenUp] = {}
         self.passed: dict[Asset, SkipsPassed] = {}
+        self.let_in: dict[Name, str] = {}
+        self.sent_away: dict[Name, None] = {}
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -72,7 +74,7 @@ class Draft:
 
     __slots__ = (
         "before", "config", "detours", "draining", "drivers", "links", "load", "may_move", "members", "move", "places",
-        "protection", "reassign", "reassigned", "scale", "spread", "units", "version",
+        "protection", "reassign", "reassigned", "roster", "scale", "spread", "units", "version",
     )  # fmt: skip
 
     def __init__(self, record: Record, loads: LoadView, links: LinkView, config: Config) -> None:
@@ -83,6 +85,7 @@ class Draft:
         self.members = dict(record.members)
         self.places = dict(record.places)
         self.draining = record.draining
+        self.roster = dict(record.roster)
         self.units = record.units if loads.units is None else loads.units
         #: What each member that may get something has to do, in nanoseconds per second; and what a copy adds to it.
         self.load: dict[Name, int] = {}
@@ -102,12 +105,13 @@ class Draft:
     @property
     def changed(self) -> bool:
         before = self.before
-        return (self.members, self.draining, self.places, self.protection, self.units) != (
+        return (self.members, self.draining, self.places, self.protection, self.units, self.roster) != (
             before.members,
             before.draining,
             before.places,
             before.protection,
             before.units,
+            before.roster,
         )
 
     @property
@@ -164,6 +168,7 @@ def plan(record: Record, reports: Reports, loads: LoadView, config: Config, link
             made.protection[operator] = protection
     if not _change_members(made, reports):
         _note_drains(made, reports)
+        _write_roster(made, reports)
     for asset in sorted(made.places):
         _settle(made, asset, reports)
         _skip(made, asset, reports)
@@ -193,11 +198,21 @@ def _change_members(made: Draft, reports: Reports) -> bool:
             return True
     for name in sorted(reports.suspects):
         if made.members.get(name) == reports.suspects[name] and len(made.members) > 1:
-            del made.members[name]
-            made.draining = tuple(n for n in made.draining if n != name)
-            _leave(made, name, gone_for_good=True)
+            _remove(made, name)
+            return True
+    for name in sorted(reports.sent_away):  # not before everything that it held is elsewhere
+        held = any(name_of(seat) == name for place in made.places.values() for seat in place.holders)
+        if name in made.members and name in made.leaving and not held:
+            _remove(made, name)
+            made.roster[name] = ""
             return True
     return False
+
+
+def _remove(made: Draft, name: Name) -> None:
+    del made.members[name]
+    made.draining = tuple(n for n in made.draining if n != name)
+    _leave(made, name, gone_for_good=True)
 
 
 def _leave(made: Draft, name: Name, *, gone_for_good: bool) -> None:
@@ -231,6 +246,13 @@ def _note_drains(made: Draft, reports: Reports) -> None:
     left = len(made.members) - len(made.draining) - len(fresh)
     if fresh and left >= 1:
         made.draining = (*made.draining, *fresh)
+
+
+def _write_roster(made: Draft, reports: Reports) -> None:
+    """Who may become a member, and where it listens: in the record before it is one."""
+    for name in sorted(reports.let_in):
+        if name not in made.members:
+            made.roster[name] = reports.let_in[name]
 
 
 # --- places -----------------------------------------------------------------------------------------------------------

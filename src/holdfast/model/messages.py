@@ -32,7 +32,7 @@ from holdfast.model.ledger_messages import (  # noqa: F401
 from holdfast.model.message import STEP, FencedBy, Message, SaidBy, View, ahead, epoch_ahead
 from holdfast.model.parts import CommitRecord
 from holdfast.model.protection import Protection
-from holdfast.model.ranges import Number, NumberOrNone, Position, shown
+from holdfast.model.ranges import Number, NumberOrNone, Position, is_word, shown
 from holdfast.model.reasons import HandOverReason
 from holdfast.model.record import Record
 from holdfast.model.skips import Skip
@@ -262,6 +262,24 @@ class Loads(Message, frozen=True, kw_only=True):
 
 class Drain(Message, frozen=True, kw_only=True):
     """From an operator's hand: move everything away from this node."""
+
+    fenced_by = ()
+    name: Name
+
+
+class LetIn(Message, frozen=True, kw_only=True):
+    """From an operator's hand: this node may become a member, and listens there. No file of the others names it."""
+
+    fenced_by = ()
+    name: Name
+    address: str
+
+    def objection(self, source: Address, view: View) -> str:
+        return "" if self.address and is_word(self.address) else f"{shown(self.address)} cannot be where a node listens"
+
+
+class SendAway(Message, frozen=True, kw_only=True):
+    """From an operator's hand: this node, which holds nothing any more, leaves for good."""
 
     fenced_by = ()
     name: Name

@@ -11,6 +11,7 @@ from holdfast.model.block import Block
 from holdfast.model.disk_notes import DeadKept, DeadRefused, SpillAgain, Spilled, SpillRefused  # noqa: F401
 from holdfast.model.ids import Address, Asset, Consumer, Edge, Name, Seat
 from holdfast.model.link_notes import Detoured, LinkCut, LinkMended  # noqa: F401
+from holdfast.model.member_notes import Invited, SentOff  # noqa: F401
 from holdfast.model.mode_notes import (  # noqa: F401
     EmittedBeside,
     InTimeAgain,

@@ -98,6 +98,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     protection: dict[str, Protection] = {}
     #: Shards that are captured together with others, and their unit: the first of those. The rest are on their own.
     units: dict[Asset, Asset] = {}
+    #: Nodes that the files of the others do not name, and where they listen. Empty: that node has left for good.
+    roster: dict[Name, str] = {}
+
+    def has_left(self, name: Name) -> bool:
+        return self.roster.get(name) == ""
 
     def place_of(self, consumer: Consumer) -> Place | None:
         """Where a consumer runs, if it is an asset: a guest is not."""

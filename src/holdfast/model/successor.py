@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.model.ids import Asset, Seat, is_ledger, life_of, name_of
 from holdfast.model.message import STEP, View, ahead
 from holdfast.model.protection import MODES
-from holdfast.model.ranges import shown
+from holdfast.model.ranges import is_word, shown
 from holdfast.model.record import Place, Record
 from holdfast.model.skips import objection as skips_objection
 from holdfast.model.topology import Topology
@@ -43,6 +43,8 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
         return "it protects other operators than there are"
     if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
         return "its checkpoints need a store, and this pipeline has none"
+    if not all(is_word(address) for address in record.roster.values()):
+        return "it says that a node listens where none can"
     units = record.units
     if whole and not all(shard in topology.shard and units.get(unit) == unit for shard, unit in units.items()):
         return "it groups other shards than there are"

@@ -43,6 +43,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Every node of the cluster with its address, this node included: {n0 = "grpc://127.0.0.1:7100", …}. Nodes of one
     #: machine may have sockets in a directory of mode 700 instead: "grpc+unix:///path/n0.sock".
     endpoints: dict[Name, str]
+    #: This node joins a cluster that runs, whose other nodes have files without its name (`holdfast node --join`).
+    join: bool = False
     #: Interface to listen on, if it differs from the one in `endpoints` (0.0.0.0 behind address translation).
     listen: str = ""
 

@@ -51,6 +51,7 @@ from holdfast.sim.balance import BalanceRules
 from holdfast.sim.claims import CLAIMS
 from holdfast.sim.letters import LetterRules
 from holdfast.sim.links import LinkRules
+from holdfast.sim.members import MemberRules
 from holdfast.sim.process import Process
 from holdfast.sim.reference import Reference
 from holdfast.sim.skips import SkipRules
@@ -100,6 +101,7 @@ class Checker:
         self.served: dict[tuple[Address, Consumer], int] = {}
         self.balance = BalanceRules(world, self.fail)
         self.links = LinkRules(world, self.fail)
+        self.members = MemberRules(world, self.fail)
         self.store = StoreRules(world, self.fail, lambda: self.record)
         self.spills = SpillRules(world, self.reference, self.fail, self._same)
         self.twins = TwinRules(world, self.fail, lambda: self.record)
@@ -374,6 +376,7 @@ class Checker:
                 if after.empty != place.empty:
                     self._check_empty(asset, place, after)
             self.balance.on_record(self.record, record)
+            self.members.on_record(self.record, record, source)
             self.record = record
             for stage in self.topology.stages:
                 if stage.shards:

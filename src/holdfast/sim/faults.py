@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.ready import Benchmarked, Received
+from holdfast.core.ready import Benchmarked
 from holdfast.core.roles import State
 from holdfast.core.witness import has_witness
 from holdfast.errors import ConfigError
@@ -18,7 +18,8 @@ from holdfast.model.ids import Address, Asset, Consumer, Name, Seat, asset_id, i
 from holdfast.model.messages import CheckpointWanted, Drain, Message, SetProtection, SkipWanted
 from holdfast.model.notes import Failed, Note, all_notes
 from holdfast.model.protection import MODES, OnFailure
-from holdfast.model.record import NO_RECORD, majority
+from holdfast.model.record import majority
+from holdfast.sim.members import Hand, newest, tell_all
 from holdfast.sim.operators import Poison
 from holdfast.sim.sink import SinkQuery
 from holdfast.sim.spark import SourceQuery, address_of
@@ -50,6 +51,8 @@ KINDS = {
     "stall-reader": "a sink query freezes `for_ms`; the node of a placed one takes it for dead, and it wakes up later",
     "checkpoint": "somebody wants a checkpoint of every shard now",
     "drain": "move everything away from the node",
+    "join": "the node, which no file of the others names, asks to be let in, and starts when the record has it",
+    "leave": "the node is drained, leaves for good and ends; value = 1: it is started again all the same",
     "protect": "the shards of `operator` are captured every `value` ms from now on, or protected by `mode`",
     "poison": "operators on `node` (none: on every node) cannot take the stage's next row; value = 1: it tears their "
     "state. Whoever sees the shard stand still has the batch skipped",
@@ -107,6 +110,7 @@ class Injector:
         self.world = world
         self.sources = sources
         self.sinks = sinks
+        self.hand = Hand(world)
         self.log = log
         self.done = 0
         self.disturbances = 0
@@ -305,10 +309,14 @@ class Injector:
     def _drain(self, fault: Fault) -> None:
         self._tell(Drain(name=fault.node))
 
+    def _join(self, fault: Fault) -> None:
+        self.hand.let_in(fault.node)
+
+    def _leave(self, fault: Fault) -> None:
+        self.hand.send_away(fault.node, returns=bool(fault.value))
+
     def _protect(self, fault: Fault) -> None:
-        nodes = [node for node in map(self.world.node, self.world.names) if node is not None]
-        record = max((node.record for node in nodes), key=lambda r: r.version, default=NO_RECORD)
-        present = record.protection.get(fault.operator)
+        present = newest(self.world).protection.get(fault.operator)
         if present is None:
             return  # nobody is there who could be asked
         protection = msgspec.structs.replace(
@@ -317,11 +325,7 @@ class Injector:
         self._tell(SetProtection(operator=fault.operator, protection=protection))
 
     def _tell(self, message: Message) -> None:
-        """What a user asks for reaches every node that is awake; the coordinator acts on it."""
-        for name in self.world.names:
-            process = self.world.processes.get(name)
-            if process is not None and process.alive and process.stalled_ns <= self.world.now_ns:
-                self.world.feed_if_awake(process, Received("operator", message))
+        tell_all(self.world, message)
 
     def _poison(self, fault: Fault) -> None:
         rows = (row for at, row in self.sources[fault.stage].source.rows if at > self.world.now_ns)

@@ -78,7 +78,9 @@ class Reference:
         for edge, block in self.added:
             self._emit(edge, block)
             self._run(edge)
-        return {edge: at for edge, known in before.items() if (at := _parted(known, self.blocks[edge])) is not None}
+        return {
+            edge: parted for edge, known in before.items() if (parted := _parted(known, self.blocks[edge])) is not None
+        }
 
     def block_at(self, edge: Edge, start: int) -> Block | None:
         """What must be at this position. Whoever asks has seen a block there: if the reference waits to hear what

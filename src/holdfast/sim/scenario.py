@@ -40,7 +40,7 @@ from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup
 from holdfast.sim.sink import Look
 
-_TOP = {"seed", "nodes", "spares", "pipeline", "config", "costs", "run", "fault", "reader", "look", "shows"}
+_TOP = {"seed", "nodes", "spares", "late", "pipeline", "config", "costs", "run", "fault", "reader", "look", "shows"}
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Setup:
@@ -66,6 +66,7 @@ def parse_scenario(text: str, name: str = "scenario") -> Setup:
             seed=data.get("seed", 1),
             nodes=data.get("nodes", 4),
             spares=data.get("spares", 0),
+            late=data.get("late", 0),
             topology=topology,
             config=config,
             costs=Costs(**data.get("costs", {})),

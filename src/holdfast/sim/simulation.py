@@ -26,6 +26,7 @@ from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault, Injector
 from holdfast.sim.links import PauseRule
+from holdfast.sim.members import reaches
 from holdfast.sim.operators import SUM_MAX
 from holdfast.sim.process import Process
 from holdfast.sim.realtime import PartitionedSource, RealTimeQuery, rows_of_batches
@@ -43,6 +44,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     topology: Topology
     spares: int = 0
+    #: Nodes that no other node's file names: they come when a fault says so.
+    late: int = 0
     faults: tuple[Fault, ...] = ()
     #: What `spark.read` of a guest looks at, and when.
     looks: tuple[Look, ...] = ()
@@ -125,11 +128,14 @@ class Simulation:
     def __init__(self, setup: Setup, trace: Trace | None = None) -> None:
         self.setup = setup
         names = tuple(Name(f"n{i}") for i in range(setup.nodes))
-        spares = tuple(Name(f"n{i}") for i in range(setup.nodes, setup.nodes + setup.spares))
+        known = setup.nodes + setup.spares
+        spares = tuple(Name(f"n{i}") for i in range(setup.nodes, known))
+        late = tuple(Name(f"n{i}") for i in range(known, known + setup.late))
         self.world = World(
             topology=setup.topology,
             names=names,
             spares=spares,
+            late=late,
             config=setup.config,
             costs=setup.costs,
             seed=setup.seed,
@@ -139,6 +145,7 @@ class Simulation:
             resets=setup.resets,
             sum_max=setup.sum_max,
         )
+        self.world.reaches = lambda source, target: reaches(late, source, target)
         self.trace = trace
         if trace is not None:
             self.world.notices.append(trace.on_notes)
@@ -249,7 +256,7 @@ class Simulation:
                 continue
             world.wake(process, world.now_ns + 50 * MS)
             process.slow = 1
-            if not process.alive and self.setup.revive:
+            if not process.alive and self.setup.revive and not self.checker.record.has_left(name):
                 world.start_node(name)
         for query in self.sources.values():
             query.source.closed = True

@@ -101,15 +101,14 @@ def real_time(setup: Setup) -> Setup:
     stages = [stage.id for stage in setup.topology.stages if stage.shards]
     faults = list(setup.faults)
     for _ in range(rng.randrange(1, 6)):
-        faults += _fault(rng, rng.choice(("crash-stage", "crash-stage", "stall-stage")), setup.nodes, setup.topology,
-                         setup.safety_ms)  # fmt: skip
+        kind = rng.choice(("crash-stage", "crash-stage", "stall-stage"))
+        faults += _fault(rng, kind, setup.nodes, setup.topology, setup.safety_ms)
     for _ in range(rng.randrange(3)):  # and again, before the new driver has done much
         at_ms = rng.randrange(200, setup.safety_ms)
         for i in range(rng.randrange(2, 4)):
-            kind, at = "crash-stage", at_ms + i * rng.choice((180, 230, 300))
-            faults.append(Fault(kind=kind, at_ms=at, stage=rng.choice(stages)))
-    faults = sorted(faults, key=lambda f: f.at_ms)
-    return replace(setup, partitions=rng.choice((1, 2, 3, 5)), faults=tuple(faults))
+            at = at_ms + i * rng.choice((180, 230, 300))
+            faults.append(Fault(kind="crash-stage", at_ms=at, stage=rng.choice(stages)))
+    return replace(setup, partitions=rng.choice((1, 2, 3, 5)), faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def doubled(setup: Setup) -> Setup:
@@ -316,6 +315,28 @@ def stored(setup: Setup) -> Setup:
 def paired(seed: int) -> Setup:
     """Two nodes and a store that votes: each may be lost, cut off or late, and the store too."""
     return replace(stored(swarm_setup(seed, nodes=2)), spares=0)
+
+
+def growing(seed: int) -> Setup:
+    """A schedule in which nodes come that no file names, and nodes leave for good, some of which are started again."""
+    rng = Random(f"growing {seed}")
+    setup = swarm_setup(seed, nodes=rng.choice((3, 3, 4, 5)))
+    late, faults = rng.randrange(1, 4), list(setup.faults)
+    for i in range(late):
+        name, at_ms = Name(f"n{setup.nodes + setup.spares + i}"), rng.choice((200, rng.randrange(200, 1_200)))
+        faults.append(Fault(kind="join", at_ms=at_ms, node=name))
+        if rng.random() < 0.5:
+            crash_ms = at_ms + rng.randrange(50, 900)
+            faults.append(Fault(kind="crash", at_ms=crash_ms, node=name, guarded=True, when=_when(rng, NODE_STEPS)))
+        if rng.random() < 0.3:
+            faults.append(Fault(kind="leave", at_ms=at_ms + rng.randrange(100, 900), node=name, value=1.0))
+    for _ in range(rng.randrange(3)):
+        node, at_ms = Name(f"n{rng.randrange(setup.nodes)}"), rng.randrange(300, setup.safety_ms)
+        faults.append(Fault(kind="leave", at_ms=at_ms, node=node, value=float(rng.random() < 0.5)))
+    for _ in range(rng.randrange(3)):
+        node, at_ms = Name(f"n{rng.randrange(setup.nodes + late)}"), rng.randrange(200, setup.safety_ms - 100)
+        faults.append(Fault(kind="cut", at_ms=at_ms, node=node, other=Name("n0"), for_ms=rng.choice((100, 400, 900))))
+    return replace(setup, late=late, faults=tuple(sorted(faults, key=lambda f: f.at_ms)), revive=True)
 
 
 def fragile(setup: Setup) -> Setup:

@@ -67,13 +67,19 @@ class World:
         seed: int,
         window_ns: int,
         spares: tuple[Name, ...] = (),
+        late: tuple[Name, ...] = (),
         own: dict[str, Protection] | None = None,
         resets: bool = False,
         sum_max: int = SUM_MAX,
         peaceful: bool = False,
     ) -> None:
         self.topology = topology
-        self.names = (*names, *spares)
+        #: Nodes that the files of all others name; all that there may be; and those that no file names but their own.
+        self.filed = (*names, *spares)
+        self.names = (*self.filed, *late)
+        self.late = late
+        #: Whether the one process knows where the other is, and is let in there; asked if some nodes come late.
+        self.reaches: Callable[[Process, Process], bool] = lambda source, target: True
         self.config = config
         self.costs = costs
         self.window_ns = window_ns
@@ -139,7 +145,7 @@ class World:
             process.drift_ppm, process.offset_ns = before.drift_ppm, before.offset_ns
         node = Node(
             name,
-            self.names,
+            (*self.filed, name) if name in self.late else self.filed,
             self.topology,
             self.config,
             lambda spec: self.operator(spec, name),
@@ -249,7 +255,7 @@ class World:
 
     def send(self, source: Process, target: Address, message: Message, at_ns: int) -> None:
         process = self.processes.get(name_of(target))
-        if process is None:
+        if process is None or (self.late and not self.reaches(source, process)):
             return
         for watch in self.watches:
             watch(source, target, message)

@@ -21,6 +21,8 @@ from holdfast.core.stage import Phase, RunBatch, StageDriver
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.config import Config
 from holdfast.model.ids import Asset, Edge, Name, driver_of
+from holdfast.model.latency import HandOverClock
+from holdfast.model.note import Note
 from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import NEVER_US, Plan, to_core
 from holdfast.model.reasons import HandOverReason
@@ -108,6 +110,8 @@ class StageHandOver:
         self.stopping = stopping or threading.Event()
         self._effects: queue.SimpleQueue[Effect | BaseException] = queue.SimpleQueue()
         self._loop: MachineLoop | None = None
+        #: How long the parts of a hand-over take.
+        self.clock = HandOverClock()
         self.peer = Peer(driver_of(stage, epoch), endpoints, security, self._received, self._troubled)
         record = ask_record(self.peer, say)
         config = ask_config(self.peer)
@@ -116,6 +120,7 @@ class StageHandOver:
             driver,
             self.peer.send,
             on_effect=self._on_effect,
+            on_notes=self._on_notes,
             on_crash=self._effects.put,
             name=driver.address,
         )
@@ -123,6 +128,9 @@ class StageHandOver:
         self._log = BatchLog(store, plan.query, self._on_logged) if store is not None else None
         #: The ledger's last commit, kept here so that Spark's thread need not ask the loop.
         self.last: CommitRecord | None = None
+
+    def _on_notes(self, noted: list[Note]) -> None:
+        self.clock.on_notes(noted, time.monotonic_ns())
 
     def _on_effect(self, effect: Effect) -> None:
         if not isinstance(effect, LogBatch):
@@ -203,6 +211,7 @@ class StageHandOver:
             plan=plan,
             gap=gap,
         )
+        self.clock.post(time.monotonic_ns())
         self._loop.post(event)
         self._wait(BatchDone, f"batch {batch}")
         self.last = self.driver.last

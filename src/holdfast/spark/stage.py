@@ -321,6 +321,7 @@ class FeedingStage:
             "numRowsWithoutTime": made.without_time,
             "groupedInSpark": made.in_spark,
             "processedRowsPerSecond": round(made.rows / total, 1) if total else 0.0,
+            "handOverMs": self.hand_over.clock.take(),
             "durationMs": {k: round(1000 * v, 1) for k, v in {**durations, "triggerExecution": total}.items()},
             "eventTime": {"max": stamp(made.max_us), "watermark": stamp(to_micros(self.hand_over.watermark))},
             "stateOperators": [],

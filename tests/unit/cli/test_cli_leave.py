@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ def a_cluster(members: list[str], asked: list[tuple[str, dict]]) -> dict[str, An
         here.pop("n0", None)
         return {}
 
-    return {"status": status, "drain": drain, "stop": stop}
+    def send_away(body: dict) -> dict:
+        asked.append(("send_away", body))
+        return {}
+
+    return {"status": status, "drain": drain, "stop": stop, "send_away": send_away}
 
 
 def run_of(tmp_path: Path, node: Any, members: list[str], asked: list[tuple[str, dict]]) -> str:
@@ -49,7 +54,8 @@ def run_of(tmp_path: Path, node: Any, members: list[str], asked: list[tuple[str,
 def test_a_node_is_drained_then_ended_for_good_then_out(capsys, tmp_path, node):
     asked: list[tuple[str, dict]] = []
     code, out, _ = call(capsys, "leave", "n0", run_of(tmp_path, node, ["n0", "n1", "n2", "n3"], asked))
-    assert (code, asked) == (0, [("drain", {"name": "n0"}), ("stop", {"left": True})])
+    assert (code, asked) == (0, [("drain", {"name": "n0"}), ("send_away", {"name": "n0"}), ("stop", {"left": True})])
+    assert "n0" not in json.loads((tmp_path / "run.json").read_text())["endpoints"]
     assert out.startswith("n0 has left (")
     assert "members are n1, n2, n3." in out
     assert "warning" not in out

@@ -90,7 +90,7 @@ def test_one_of_two_is_elected_and_decides_with_the_store():
     assert election.commit == 2
     assert election.can_remove("b", 0)
     ready = Ready()
-    election.propose({"a": 1}, {}, (), {}, {}, 0, ready)
+    election.propose({"a": 1}, {}, (), {}, {}, {}, 0, ready)
     assert election.commit == 2  # not by itself
     tell(tickets, state, asked(ready))
     assert election.commit == 3

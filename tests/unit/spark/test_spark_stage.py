@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvariantError
+from holdfast.model.latency import HandOverClock
 from holdfast.model.parts import CommitRecord
 from holdfast.model.plan import StagePlan
 from holdfast.spark import stage as module
@@ -38,6 +39,7 @@ class StandInHandOver:
     def __init__(self) -> None:
         self.last = CommitRecord(query="q", batch=3, epoch=1, attempt=1, watermark=5, offsets=(3, 4), plan="v1")
         self.watermark = 5
+        self.clock = HandOverClock()
         self.finals: list[bool] = []
         self.idle: list[int | None] = []
 

@@ -31,7 +31,7 @@ from holdfast.runtime.node import leash
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 #: Settings that differ from node to node, or that `run.json` tells others: nobody else may set them.
-OWN_SETTINGS = ("name", "dir", "endpoints", "secret_file", "metrics_port", "tls")
+OWN_SETTINGS = ("name", "dir", "endpoints", "join", "secret_file", "metrics_port", "tls")
 #: The kernel takes the ports of outgoing connections from the range that this file tells.
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 #: Below are the ports of well-known services.

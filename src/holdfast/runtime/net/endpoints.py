@@ -23,12 +23,12 @@ PATH_BYTES_MAX = 107
 PREFIX = "holdfast-"
 PROBES, PROBE_S = 30, 0.2
 
-_UNIX = "grpc+unix://"
+UNIX = "grpc+unix://"
 
 
 def socket_of(endpoint: str) -> str:
     """The path of a socket of this machine; empty: the endpoint is none."""
-    return endpoint.removeprefix(_UNIX) if endpoint.startswith(_UNIX) else ""
+    return endpoint.removeprefix(UNIX) if endpoint.startswith(UNIX) else ""
 
 
 def host_port(endpoint: str, name: str) -> tuple[str, int]:
@@ -75,7 +75,7 @@ def make_sockets(names: list[Name]) -> dict[Name, str]:
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
         if len(f"{parent}/{PREFIX}12345678/{max(names, key=len)}.sock".encode()) <= PATH_BYTES_MAX:
             directory = tempfile.mkdtemp(prefix=PREFIX, dir=parent)  # with mode 700
-            return {name: f"{_UNIX}{directory}/{name}.sock" for name in names}
+            return {name: f"{UNIX}{directory}/{name}.sock" for name in names}
     raise ConfigError(
         "nodes cannot have sockets: their paths would be too long",
         detail=f"{tempfile.gettempdir()} is too long for paths of {PATH_BYTES_MAX} bytes.",

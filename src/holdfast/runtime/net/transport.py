@@ -281,15 +281,25 @@ class Caller:
         self._lock = threading.Lock()
 
     def client(self, name: Name) -> flight.FlightClient:
+        if name not in self.endpoints and not self._find(name):
+            raise PeerError(f"unknown node {name!r}", detail=f"Known are {', '.join(sorted(self.endpoints))}.")
         with self._lock:
             known = self._clients.get(name)
             if known is None:
-                if name not in self.endpoints:
-                    raise PeerError(f"unknown node {name!r}", detail=f"Known are {', '.join(sorted(self.endpoints))}.")
                 options = self._security.client_options(self.endpoints[name])
                 known = flight.FlightClient(self.endpoints[name], generic_options=CHANNEL, **options)
                 self._clients[name] = known
             return known
+
+    def _find(self, name: Name) -> bool:
+        """A node that has joined since this process was told where the nodes are: any other one knows where it is."""
+        for other in list(self.endpoints):
+            with contextlib.suppress(HoldfastError):
+                found = self.call(other, "endpoints")
+                if name in found:
+                    self.endpoints[name] = found[name]
+                    return True
+        return False
 
     def options(self, name: Name, timeout: float) -> flight.FlightCallOptions:
         headers = self._security.headers(self._address, self._kind, name)
@@ -319,9 +329,10 @@ class Caller:
             except HoldfastError as error:
                 answers.put((name, error))
 
-        for name in self.endpoints:
+        names = list(self.endpoints)
+        for name in names:
             threading.Thread(target=ask, args=(name,), name=f"ask-{name}", daemon=True).start()
-        for _ in self.endpoints:
+        for _ in names:
             with contextlib.suppress(queue.Empty):  # every call has its own limit; this one only says so here, too
                 yield answers.get(timeout=2 * timeout)
 
@@ -373,8 +384,8 @@ class Peer:
         self._on_trouble = on_trouble
         self._links: dict[Name, Link] = {}
         self._lock = threading.Lock()
-        self.caller = Caller(address, endpoints, security)
-        self.endpoints = endpoints
+        self.endpoints = dict(endpoints)
+        self.caller = Caller(address, self.endpoints, security)
 
     def send(self, target: Address, message: m.Message) -> None:
         """To a node, by the name in its address. Never blocks; nobody says whether it arrived."""
@@ -385,7 +396,7 @@ class Peer:
     def _connect(self) -> dict[Name, Link]:
         """All nodes at once: any of them may have news for this process."""
         with self._lock:
-            for name, endpoint in self.endpoints.items():
+            for name, endpoint in list(self.endpoints.items()):
                 if name not in self._links:
                     self._links[name] = Link(
                         name, endpoint, self.address, GUEST, self._security, self._take, self._on_trouble
@@ -393,6 +404,10 @@ class Peer:
             return self._links
 
     def _take(self, source: Address, target: Address, message: m.Message) -> None:
+        if isinstance(message, m.Push):  # nodes may have joined since this process was told where the nodes are
+            for name, endpoint in message.record.roster.items():
+                if endpoint:
+                    self.endpoints.setdefault(name, endpoint)
         if target == self.address:
             self._on_message(source, message)
 

@@ -3,6 +3,7 @@
 ping      who is there                       drain {name}       move everything away from a node
 status    what it runs and holds             finish             stages read to the end, close all windows, and end
 stalls    how often this node and its machine had no CPU, and for how long
+trace     where the time of rows has gone here: histograms
 record    the placement record               stop               end this node ({"all": true}: every one)
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
@@ -11,6 +12,9 @@ pause     {seconds}: sources begin no batch for this time (0: they go on); whoev
 checkpoint  every shard that runs here is checkpointed now, if it has consumed anything since
 commits   the last commit of every ledger that this node is the primary of (msgpack)
 skip      {shard, source, number}: pass over the batch that a shard stands still at; asked until it has
+let_in    {name, address, plan, known}: this node, which no file names, may become a member
+send_away  {name}: this node, which holds nothing any more, leaves for good
+endpoints  where nodes listen
 leave     {consumer, edges}: a reader lets go of its lease
 edges     where every edge that is made here stands (readers ask this, `status` is for people)
 fences    the highest epoch that each ledger here has seen (ports ask this)
@@ -41,6 +45,7 @@ from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.rows import batches_of
+from holdfast.runtime.node.joining import check_guest
 from holdfast.runtime.node.skipping import skip_of
 from holdfast.runtime.node.status import status
 
@@ -57,9 +62,24 @@ class Actions:
         self.process = process
 
     def table(self) -> dict[str, Callable[[dict], Any]]:
-        looking = ("ping", "status", "record", "plan", "events", "config", "edges", "fences", "commits", "stalls")
+        looking = (
+            "ping",
+            "status",
+            "record",
+            "plan",
+            "events",
+            "config",
+            "edges",
+            "fences",
+            "commits",
+            "stalls",
+            "trace",
+            "endpoints",
+        )
         doing = (
             "drain",
+            "let_in",
+            "send_away",
             "finish",
             "stop",
             "submit",
@@ -117,6 +137,10 @@ class Actions:
         """What the sampler has seen since the node came up; nothing before that."""
         return self.process.watches.told() if self.process.watches else {}
 
+    def trace(self, body: dict) -> dict:
+        """Where the time of rows has gone here, since the node came up: histograms, by part, then by shard or stage."""
+        return self.process.story.tracer.told()
+
     def record(self, body: dict) -> bytes:
         """The placement record, as msgpack."""
         return msgspec.msgpack.encode(self.process.record)
@@ -158,11 +182,32 @@ class Actions:
     def drain(self, body: dict) -> dict:
         """Move everything away from a node; it stays a member."""
         name = Name(str(body["name"]))
-        if name not in self.process.config.endpoints:
-            known = ", ".join(sorted(self.process.config.endpoints))
+        if name not in self.process.book.endpoints:
+            known = ", ".join(sorted(self.process.book.endpoints))
             raise InputError(f"no node is named {name!r}", detail=f"There are {known}.")
         self._tell_coordinator(lambda: m.Drain(name=name), lambda: name in self.process.record.draining, "changed")
         return {"draining": name}
+
+    def endpoints(self, body: dict) -> dict:
+        """Where the nodes listen, as far as this one knows."""
+        return dict(self.process.book.endpoints)
+
+    def let_in(self, body: dict) -> dict:
+        """A node whose name no file of the others has may become a member. Answers when the record has its address."""
+        name, address = Name(str(body["name"])), str(body["address"])
+        check_guest(self.process, name, address, body)
+        self._tell_coordinator(
+            lambda: m.LetIn(name=name, address=address),
+            lambda: address in (self.process.record.roster.get(name), self.process.config.endpoints.get(name)),
+            "changed",
+        )
+        return {"endpoints": {**self.process.book.endpoints, name: address}}
+
+    def send_away(self, body: dict) -> dict:
+        """A node that holds nothing any more leaves for good."""
+        name = Name(str(body["name"]))
+        self._tell_coordinator(lambda: m.SendAway(name=name), lambda: self.process.record.has_left(name), "changed")
+        return {"left": name}
 
     def finish(self, body: dict) -> dict:
         """Every stage reads what there is, closes all windows and ends."""
@@ -242,7 +287,8 @@ class Actions:
             if coordinator is not None:
                 self.process.send(coordinator, message())
             time.sleep(0.1)
-        raise PeerError(f"the record cannot be {what} now", detail="No coordinator took it on within 10 s.")
+        why = self.process.waits_for or "No coordinator took it on within 10 s."
+        raise PeerError(f"the record cannot be {what} now", detail=why)
 
     def leave(self, body: dict) -> dict:
         """A guest will not read these edges any more: what was kept for it alone can go."""
@@ -288,7 +334,7 @@ class Actions:
         """Tell the other nodes, unless this was passed on already. Those that do not answer are left out."""
         if body.get("forwarded"):
             return []
-        others = [name for name in sorted(self.process.config.endpoints) if name != self.process.name]
+        others = [name for name in sorted(self.process.book.endpoints) if name != self.process.name]
 
         def tell(name: Name) -> str | None:
             try:

@@ -45,10 +45,12 @@ _KNOWN: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "events_waiting": ("gauge", "Events that wait for the loop.", ()),
     "messages_dropped": ("counter", "Messages dropped for a peer that was slow or gone.", ("peer",)),
     "spill_bytes": ("gauge", "Bytes in spill files.", ()),
+    "latency_seconds": ("histogram", "Where a row's time goes, by part, and by operator or stage.", ("part", "of")),
     "disk_full": ("gauge", "1 while spilling fails.", ()),
 }
 
-Figures = list[tuple[str, tuple[str, ...], float]]
+#: The value of a histogram is a `Histogram`.
+Figures = list[tuple[str, tuple[str, ...], Any]]
 
 
 class _Collector:
@@ -57,15 +59,19 @@ class _Collector:
         self._figures = figures
 
     def collect(self) -> Iterable[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         families: dict[str, Any] = {}
         for name, labels, value in self._figures():
             kind, text, label_names = _KNOWN[name]
             if name not in families:
-                family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+                kinds = {"counter": CounterMetricFamily, "histogram": HistogramMetricFamily}
+                family = kinds.get(kind, GaugeMetricFamily)
                 families[name] = family(f"holdfast_{name}", text, labels=("node", *label_names))
-            families[name].add_metric((self._node, *labels), value)
+            if kind == "histogram":
+                families[name].add_metric((self._node, *labels), value.cumulative(), value.total_s)
+            else:
+                families[name].add_metric((self._node, *labels), value)
         return families.values()
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from holdfast.errors import ConfigError, HoldfastError, InputError, MemoryLimitError, StateError, check, one_line
-from holdfast.model.ids import Edge, operator_of, port_of
+from holdfast.model.ids import Asset, Edge, operator_of, port_of
 from holdfast.model.plan import NEVER_US, InputPlan, OperatorPlan, Plan, to_micros
 from holdfast.model.topology import ShardSpec
 from holdfast.operators import (
@@ -100,10 +100,20 @@ def _counted(work: Callable[Concatenate[ShardOperator, P], R]) -> Callable[Conca
     return counted
 
 
+OnStep = Callable[[Asset, Edge, int, int, int], None]
+
+
+def _untold(shard: Asset, edge: Edge, rows: int, watermark: int, began_ns: int) -> None:
+    """Nobody wants to know."""
+
+
 class ShardOperator:
     """One shard of an operator, as `core.operator.Operator`."""
 
-    def __init__(self, spec: ShardSpec, plan: Plan, config: StateConfig) -> None:
+    def __init__(self, spec: ShardSpec, plan: Plan, config: StateConfig, on_step: OnStep = _untold) -> None:
+        self.id = spec.id
+        #: Told of every block that was taken: shard, edge, rows, watermark, and when that began.
+        self._on_step = on_step
         self.plan = plan.operator(operator_of(spec.id))
         self.op = build(self.plan, config)
         self.figures = Figures()
@@ -144,8 +154,14 @@ class ShardOperator:
 
     # --- rows
 
-    @_counted
     def step(self, edge: Edge, rows: Any, watermark: int) -> tuple[Any, ...]:
+        began_ns = time.monotonic_ns()
+        made = self._step(edge, rows, watermark)
+        self._on_step(self.id, edge, len(rows), watermark, began_ns)
+        return made
+
+    @_counted
+    def _step(self, edge: Edge, rows: Any, watermark: int) -> tuple[Any, ...]:
         self.aside, self._letters = (), Letters()
         before = self.op.rows
         try:
@@ -403,9 +419,10 @@ def _input_of(edge: Edge, operator: OperatorPlan, plan: Plan) -> int:
 class Factory:
     """Makes the operators of this node's copies, and knows them for status and metrics."""
 
-    def __init__(self, plan: Plan, page_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, plan: Plan, page_bytes: int, limit_bytes: int, on_step: OnStep = _untold) -> None:
         self.plan = plan
+        self._on_step = on_step
         self.config = StateConfig(page_bytes=page_bytes, limit_bytes=limit_bytes, clock=time.monotonic_ns)
 
     def __call__(self, spec: ShardSpec) -> ShardOperator:
-        return ShardOperator(spec, self.plan, self.config)
+        return ShardOperator(spec, self.plan, self.config, self._on_step)

@@ -50,9 +50,11 @@ from holdfast.runtime.net.links import Link
 from holdfast.runtime.net.security import NODE, Security, ear_of
 from holdfast.runtime.net.transport import Caller, Server
 from holdfast.runtime.node.actions import Actions
+from holdfast.runtime.node.book import AddressBook
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.desk import Desk
 from holdfast.runtime.node.events import EventLog
+from holdfast.runtime.node.joining import end_if_left
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
@@ -106,7 +108,8 @@ class NodeProcess:
         self.invariants = Invariants()
         self.past = Past(self.name, self.home)
         self.record: Record = NO_RECORD
-        self.caller = Caller(self.name, config.endpoints, self.security, NODE)
+        self.book = AddressBook(self.name, config.endpoints)
+        self.caller = Caller(self.name, self.book.endpoints, self.security, NODE)
         self.desk = Desk(self.name)
         self.done = threading.Event()
         self.exit_code = 0
@@ -114,11 +117,9 @@ class NodeProcess:
         self.warm = False
         self._deploying = threading.Lock()
         self._heard: dict[Name, float] = {}
-        self._links: dict[Name, Link] = {}
         self._stop_metrics = lambda: None
-        self._queues_told_ns = 0
+        self._queues_told_ns = self._unheard_since_ns = 0
         self._descriptors = Descriptors(self.name, self.events)
-        self._unheard_since_ns = 0
         #: Why nothing can be decided now, in words; "": it can.
         self.waits_for = ""
         self.actions = Actions(self)
@@ -126,7 +127,7 @@ class NodeProcess:
             ear_of(config.endpoints[self.name], self.name, config.listen, self.security, config.insecure),
             self.name,
             self.security,
-            members=config.endpoints.keys(),
+            members=self.book.endpoints.keys(),
             on_message=self._on_message,
             on_trouble=self.trouble,
             actions=self.actions.table(),
@@ -211,7 +212,7 @@ class NodeProcess:
         self.warm = True
         self._ask_others(on_disk.life)
         names = tuple(sorted(config.endpoints))
-        factory = Factory(plan, *config.memory())
+        factory = Factory(plan, *config.memory(), self.story.tracer.on_step)
         self.node = node = Node(
             self.name,
             names,
@@ -220,7 +221,7 @@ class NodeProcess:
             factory,
             Random(),
             on_disk,
-            plan.first_record(names, config.core()),
+            NO_RECORD if config.join else plan.first_record(names, config.core()),
             time.monotonic_ns(),
         )
         self.server.source = node.seat
@@ -243,11 +244,7 @@ class NodeProcess:
 
             self.checkpoints = open_checkpoints(self, plan, node, factory)
         self.children = self._driver_processes()
-        for name, endpoint in config.endpoints.items():
-            if name != self.name:
-                self._links[name] = Link(
-                    name, endpoint, node.seat, NODE, self.security, self._on_message, self.trouble, self._on_gone
-                )
+        self.book.connect(self._make_link, on_disk.record)
         first = node.start(time.monotonic_ns())
         self._on_step(0)
         self.events.write(
@@ -264,6 +261,10 @@ class NodeProcess:
         threading.Thread(target=self._write_letters, name="dead letters", daemon=True).start()
         self.server.open.set()
 
+    def _make_link(self, name: Name, endpoint: str) -> Link:
+        seat = self.node.seat if self.node is not None else self.name
+        return Link(name, endpoint, seat, NODE, self.security, self._on_message, self.trouble, self._on_gone)
+
     def _open_journal(self) -> Journal:
         try:
             return Journal(self.home / "journal", lambda text: self.events.limited("journal", 5.0, "disk-full", text))
@@ -277,9 +278,10 @@ class NodeProcess:
     def _ask_others(self, life: int) -> None:
         """Nobody may know of the life that is about to begin. At a first start all are waited for, too."""
         try:
-            if not life:
+            first = not life and not self.config.join
+            if first:
                 self._wait_for_others()
-            for name in sorted(set(self.config.endpoints) - {self.name}) if life else ():
+            for name in () if first else sorted(set(self.config.endpoints) - {self.name}):
                 self._ask_one(name, life + 1)
         except DamagedJournalError as error:
             raise self._damaged(error) from None
@@ -320,7 +322,7 @@ class NodeProcess:
         if self.checkpoints is not None:
             self.checkpoints.close()
         self.desk.close()
-        for link in self._links.values():
+        for link in list(self.book.links.values()):
             link.close()
         self._stop_metrics()
         self.events.write("stopped", f"{self.name} stops.", code=self.exit_code)
@@ -339,16 +341,16 @@ class NodeProcess:
         if name == self.name:
             if self.loop is not None and self.node is not None and target in (self.name, self.node.seat):
                 self.loop.received(self.node.seat, message)
-        elif name in self._links:
-            self._links[name].send(target, message)
+        elif name in self.book.links:
+            self.book.links[name].send(target, message)
         else:
             guest = self.server.guests.get(target)
             if guest is not None:
                 guest.send(target, message)
 
     def _on_message(self, source: Address, target: Address, message: m.Message) -> None:
-        """On a link's thread. A message to an earlier life reaches nobody."""
-        if name_of(source) in self.config.endpoints:
+        """On a link's thread."""
+        if name_of(source) in self.book.endpoints:
             self._heard[name_of(source)] = time.monotonic()
         node, loop = self.node, self.loop
         if node is None or loop is None or target not in (self.name, node.seat):
@@ -367,8 +369,7 @@ class NodeProcess:
         self.events.trouble(what, peer, text)
 
     def _on_gone(self, name: Name) -> None:
-        life = self.record.members.get(name)
-        if life is not None:
+        if (life := self.record.members.get(name)) is not None:
             self.post(Unreachable(name, life))
 
     def _silent_for_s(self, name: Name) -> float | None:
@@ -382,14 +383,15 @@ class NodeProcess:
             return
         if now_ns - self._queues_told_ns > QUEUES_NS:
             self._queues_told_ns = now_ns
-            queues = waiting(node)
-            if queues:
+            if queues := waiting(node):
                 self.events.write("queues", waiting_text(queues), queues=queues)
         self._tell_unheard(node, now_ns)
+        self.book.learn(node.election.accepted)
         self._descriptors.look(now_ns)
         if node.record is self.record:
             return
         self.record = node.record
+        end_if_left(self)
         if self.checkpoints is not None:
             self.checkpoints.keep(node.record)
         self.story.sat = {shard: node.record.places[shard].primary for shard in node.topology.shard}
@@ -464,13 +466,15 @@ class NodeProcess:
 
     def _order(self) -> dict[str, Any]:
         """The first line that a driver process reads."""
-        return self.config.order(self.security.deployment, digest(self.plan) if self.plan else "")
+        order = self.config.order(self.security.deployment, digest(self.plan) if self.plan else "")
+        return {**order, "endpoints": dict(self.book.endpoints)}
 
     def _on_news(self, stage: Asset, news: dict[str, Any]) -> None:
         if (event := str(news.get("event"))) in ("session", "ready"):  # what a standby says of itself first, and last
             self.post(StandbyReady(stage, ready=event == "ready"))
         fields = {k: v for k, v in news.items() if k not in ("event", "text", "number", "time", "node", "ticket")}
         text = str(news.get("text") or f"{stage}: {event}")
+        self.story.tracer.on_news(stage, event, news)
         if event in ("batch", "late", "bad", "ahead", "waiting"):
             self.events.limited((stage, event), 1.0, f"stage-{event}", text, **{"stage": stage, **fields})
         else:
@@ -484,14 +488,12 @@ class NodeProcess:
     # --- figures
 
     def figures(self) -> Figures:
-        found: Figures = []
+        found: Figures = self.story.figures()
         if self.loop is not None:
             with contextlib.suppress(HoldfastError):
-                found = self.loop.ask(lambda node, now_ns: figures(node), timeout_s=2)
+                found += self.loop.ask(lambda node, now_ns: figures(node), timeout_s=2)
             found.append(("events_waiting", (), self.loop.backlog))
-        counts = self.story.counts
-        found += [("promotions", (), counts["promoted"]), ("gap_seconds", (), self.story.gap_s)]
-        found += [("suspicions", (), counts["suspects"]), ("pulses", (), self.pulse.sent if self.pulse else 0)]
-        found += [("messages_dropped", (name,), link.dropped) for name, link in self._links.items()]
+        found.append(("pulses", (), self.pulse.sent if self.pulse else 0))
+        found += [("messages_dropped", (name,), link.dropped) for name, link in list(self.book.links.items())]
         found += [("spill_bytes", (), self.spill.bytes)] if self.spill is not None else []
         return found + (self.children.figures() if self.children is not None else [])

@@ -21,7 +21,9 @@ from holdfast.model.parts import DEAD
 from holdfast.model.store_notes import LookedUp
 from holdfast.runtime.node.events import EventLog
 from holdfast.runtime.node.letters import first_reason
+from holdfast.runtime.node.metrics import Figures
 from holdfast.runtime.node.operators import ShardOperator
+from holdfast.runtime.node.tracer import Tracer
 
 if TYPE_CHECKING:  # only nodes with a store need it
     from holdfast.checkpoint.restore import RestoreTimes
@@ -36,6 +38,8 @@ class Story:
         self.counts: Counter[str] = Counter()
         self.gap_s = 0.0
         self.rows_emitted = 0
+        #: Where a row's time goes.
+        self.tracer = Tracer()
         #: Where each shard sat before: to say how long its old node was silent when it was promoted.
         self.sat: dict[str, Seat | None] = {}
         #: The copy of a shard on this node.
@@ -44,6 +48,7 @@ class Story:
         self._captures_told = time.monotonic()
 
     def tell(self, noted: list[notes.Note]) -> None:
+        self.tracer.on_notes(noted)
         for note in noted:
             self.counts[note.word] += 1
             if note.told is not None:
@@ -82,6 +87,12 @@ class Story:
             text = f"{deltas} deltas and {wholes} whole captures sent, {pastes} pasted in {seconds:.0f} s."
             self._events.write("captures", text, deltas=deltas, wholes=wholes, pastes=pastes)
             self._captures, self._captures_told = [0, 0, 0], now
+
+    def figures(self) -> Figures:
+        """Of what was told so far, for `/metrics`."""
+        counts = self.counts
+        found: Figures = [("promotions", (), counts["promoted"]), ("gap_seconds", (), self.gap_s)]
+        return [*found, ("suspicions", (), counts["suspects"]), *self.tracer.figures()]
 
     def _write(self, note: notes.Note, told: notes.Told) -> None:
         text = told.text.format_map(msgspec.structs.asdict(note))
