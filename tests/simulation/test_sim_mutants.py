@@ -22,6 +22,7 @@ from holdfast.sim.swarm import (
     lasting_cut,
     paired,
     poisoned,
+    real_time,
     replaying,
     rough,
     skewed,
@@ -85,6 +86,8 @@ DOUBLED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants
 REPLAYING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_replays"}
 #: Bugs in who backs up what: looked for where an assignor says so, and nodes have several shards.
 ASSIGNED = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_assign"}
+#: Bugs in positions: looked for where stages are real-time.
+REAL_TIME = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_real_time"}
 #: Bugs in who is a member: looked for where nodes come that no file names, and leave.
 GROWING = {name for name, make in MUTANTS.items() if make.__module__ == "mutants_of_members"}
 #: Bugs that only a scripted schedule brings out: the scenario that does.
@@ -128,6 +131,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = paired(seed) if name in PAIRED else growing(seed) if name in GROWING else setup
             setup = eventual(setup) if name in EVENTUAL else setup
             setup = assigned(swarm_setup(seed, nodes=3 + seed % 2, shards=9)) if name in ASSIGNED else setup
+            setup = real_time(setup) if name in REAL_TIME else setup
             if name in STANDING_IN:
                 setup = standing_in(fragile(setup) if seed % 3 == 1 else choking(setup) if seed % 3 == 2 else setup)
             if name in DOUBLED:

@@ -19,7 +19,7 @@ from holdfast.sim.runner import Summary, faults_text, keep, retrace, run_all, sh
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Outcome, Setup
 from holdfast.sim.story import Trace
-from holdfast.sim.swarm import swarm_setup
+from holdfast.sim.swarm import real_time, swarm_setup
 
 TRACE_TAIL = 60
 
@@ -35,6 +35,7 @@ def sim(
     messages: Annotated[bool, typer.Option("--messages", help="With --trace: every message too.")] = False,
     story: Annotated[str, typer.Option(help="The trace of one shard, edge, stage or node: 'u1', 'u1.0', 'n2'.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    in_real_time: Annotated[bool, typer.Option("--real-time", help="Of real-time stages, which die often.")] = False,
 ) -> None:
     """Run fault schedules; stop at the first violation, shrink it, and say how to replay it.
 
@@ -43,7 +44,7 @@ def sim(
                holdfast sim --scenario tests/scenarios/failure_during_drain.txt --story u0
     """
     try:
-        setup_of = _schedules(scenario, first, nodes, shards, faults)
+        setup_of = _schedules(scenario, first, nodes, shards, faults, in_real_time)
         first_setup = setup_of(0)
     except (ConfigError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -66,7 +67,9 @@ def _progress(done: int) -> None:
         typer.echo(f"{done} schedules", err=True)
 
 
-def _schedules(scenario: Path | None, first: int, nodes: int, shards: int, faults: str) -> Callable[[int], Setup]:
+def _schedules(
+    scenario: Path | None, first: int, nodes: int, shards: int, faults: str, in_real_time: bool
+) -> Callable[[int], Setup]:
     """The i-th schedule of this command: drawn when it is needed."""
     fixed = None
     if scenario is not None:
@@ -74,6 +77,7 @@ def _schedules(scenario: Path | None, first: int, nodes: int, shards: int, fault
 
     def setup_of(i: int) -> Setup:
         setup = fixed or swarm_setup(first + i, nodes, shards)
+        setup = real_time(setup) if in_real_time else setup
         if not faults:
             return setup
         try:
@@ -133,4 +137,5 @@ def replay_command(setup: Setup, needed: tuple[int, ...], scenario: Path | None,
     if scenario is not None:
         return f"holdfast sim --scenario {scenario} --faults {chosen} --trace"
     shape = (f" --nodes {nodes}" if nodes else "") + (f" --shards {shards}" if shards else "")
+    shape += " --real-time" if setup.partitions else ""
     return f"holdfast sim --seeds 1 --first {setup.seed}{shape} --faults {chosen} --trace"

@@ -29,6 +29,7 @@ import msgspec
 
 from holdfast.core.fence import Fence
 from holdfast.core.gate import Gate, hand_to
+from holdfast.core.intake import check_positions
 from holdfast.core.ready import BatchDone, Done, LogBatch, Opened, Ready, Received, StageFailed, Tick
 from holdfast.core.tickets import Tickets
 from holdfast.errors import check
@@ -106,6 +107,8 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True):
     plan: str = ""
     #: Of a stage between shards that has read past a gap: rows before this event time may be missing.
     gap: int = 0
+    #: Of a real-time stage: where every partition of its source stands after this batch.
+    positions: dict[str, int] = {}
 
 
 class StageDriver:
@@ -225,6 +228,7 @@ class StageDriver:
         if event.event_time_max > WATERMARK_MIN:
             self.rows_ns = now_ns
         self.batch = event
+        check_positions(self.spec.id, self.last.positions if self.last else {}, event.positions)
         digests = self._digests(event)
         self.commit = CommitRecord(
             query=self.spec.query,
@@ -242,6 +246,7 @@ class StageDriver:
             ends=self._ends(digests),
             highest=max(self.last.highest if self.last else WATERMARK_MIN, event.event_time_max),
             gap=max(self.last.gap if self.last else 0, event.gap),
+            positions=event.positions,
         )
         self._try()
         self._turn(Cause.BATCH)

@@ -54,5 +54,6 @@ def _text(part: object) -> str:
     if isinstance(part, CommitRecord):
         mark = "end" if part.watermark == WATERMARK_MAX else str(part.watermark)
         rows = sum(digest.rows for digest in part.digests.values())
-        return f"batch={part.batch} epoch={part.epoch} try={part.attempt} rows={rows} wm={mark} {part.offsets}"
+        stands = "".join(f" {name}@{at}" for name, at in sorted(part.positions.items()))
+        return f"batch={part.batch} epoch={part.epoch} try={part.attempt} rows={rows} wm={mark} {part.offsets}{stands}"
     return str(part)

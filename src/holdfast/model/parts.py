@@ -78,6 +78,9 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     highest: Time = WATERMARK_MIN
     #: A stage between operators has read past a gap: rows before this event time may be missing. Never goes back.
     gap: Time = 0
+    #: Source positions of a real-time stage: what comes next in every partition of its source, after this batch. Empty:
+    #: it was a micro-batch, and Spark's plan says where it ended.
+    positions: dict[str, Position] = {}
 
 
 class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ _IDEMPOTENT = (*IDEMPOTENT_FILES, "delta", "iceberg", "hudi", "noop", "holdfast"
 def check_plan(frame: Frame, label: str) -> None:
     """Refuse what a stage cannot do: sources that cannot be replayed, state, and functions that differ in a replay."""
     analysed = frame._jdf.queryExecution().analyzed()
-    for node in _tree(analysed):
+    for node in nodes_of(analysed):
         if node.isStreaming():
             _check_source(node, label)
             _check_state(node, label)
@@ -76,37 +76,37 @@ def check_stream(given: Frame, made: Frame, label: str) -> None:
 
 def _sources(frame: Frame) -> set[str]:
     """The streams that a frame reads, by the ids that Spark gives their columns."""
-    nodes = _tree(frame._jdf.queryExecution().analyzed())
+    nodes = nodes_of(frame._jdf.queryExecution().analyzed())
     return {node.output().mkString(",") for node in nodes if node.isStreaming() and not node.children().size()}
 
 
 def paths_of(frame: Frame) -> list[str]:
     """The paths that a source of files reads."""
     found = []
-    for node in _tree(frame._jdf.queryExecution().analyzed()):
+    for node in nodes_of(frame._jdf.queryExecution().analyzed()):
         if node.nodeName() == "StreamingRelation":
             path = node.dataSource().options().get("path")
             found += [str(path.get())] if path.isDefined() else []
     return found
 
 
-def _seq(seq: Any) -> Iterator[Any]:
+def items_of(seq: Any) -> Iterator[Any]:
     for i in range(seq.size()):
         yield seq.apply(i)
 
 
-def _tree(node: Any) -> Iterator[Any]:
+def nodes_of(node: Any) -> Iterator[Any]:
     yield node
-    for child in _seq(node.children()):
-        yield from _tree(child)
+    for child in items_of(node.children()):
+        yield from nodes_of(child)
 
 
 def is_endless(frame: Frame) -> bool:
     """Whether a source makes rows as long as it is asked."""
-    return any(_source_name(node) == "rate-micro-batch" for node in _tree(frame._jdf.queryExecution().analyzed()))
+    return any(source_name(node) == "rate-micro-batch" for node in nodes_of(frame._jdf.queryExecution().analyzed()))
 
 
-def _source_name(node: Any) -> str:
+def source_name(node: Any) -> str:
     """The format of a source in a plan; "" for what is none."""
     if node.nodeName() == "StreamingRelationV2":
         return node.sourceName()
@@ -116,7 +116,7 @@ def _source_name(node: Any) -> str:
 
 
 def _check_source(node: Any, label: str) -> None:
-    name = _source_name(node)
+    name = source_name(node)
     reason = _NOT_REPLAYABLE.get(name.lower().rpartition(".")[2])
     if reason:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _check_state(node: Any, label: str) -> None:
             hint='Say it where the stream begins: pipeline.read(..., watermark="2 seconds").',
         )
     what = _STATEFUL.get(kind)
-    if kind == "Join" and all(child.isStreaming() for child in _seq(node.children())):
+    if kind == "Join" and all(child.isStreaming() for child in items_of(node.children())):
         what = "a join of two streams"
     if what is None and any(part in kind for part in _WITH_STATE):
         what = f"Spark's state ({kind})"
@@ -149,13 +149,13 @@ def _check_state(node: Any, label: str) -> None:
 
 def _volatile(plan: Any) -> Iterator[str]:
     """Functions of a plan that depend on the moment or on chance."""
-    for node in _tree(plan):
-        for expression in _seq(node.expressions()):
+    for node in nodes_of(plan):
+        for expression in items_of(node.expressions()):
             yield from _volatile_in(expression)
 
 
 def _volatile_in(expression: Any) -> Iterator[str]:
-    children = list(_seq(expression.children()))
+    children = list(items_of(expression.children()))
     for child in children:
         yield from _volatile_in(child)
     if children and expression.deterministic():
@@ -253,7 +253,7 @@ def _check_written(writer: Any, name: str, format_: str) -> None:
     """Columns that a file sink is to write, or to cut its files by."""
     columns = {f.name: f.dataType.simpleString() for f in writer._df.schema.fields}
     cut = _private(writer._jwrite, "partitioningColumns")
-    by = [str(column) for column in _seq(cut.get())] if cut.isDefined() else []
+    by = [str(column) for column in items_of(cut.get())] if cut.isDefined() else []
     for column in by:
         if column not in columns:
             raise ConfigError(f"{name}: no column named {column!r}", detail=f"There are {', '.join(columns)}.")
@@ -290,4 +290,4 @@ def _private(inner: Any, name: str) -> Any:
 
 def _options(options: Any) -> dict[str, str]:
     pairs = options.toSeq()
-    return {pair._1(): pair._2() for pair in _seq(pairs)}
+    return {pair._1(): pair._2() for pair in items_of(pairs)}

@@ -440,6 +440,9 @@ class Checker:
         before = self.commits[stage].get(commit.batch - 1)
         if (before.offsets[1] if before else 0) != commit.offsets[0]:
             self.fail("source rows skipped or taken twice", f"{stage}: {commit} after {before}")
+        stood = before.positions if before else {}
+        if any(commit.positions.get(name, -1) < at for name, at in stood.items()):
+            self.fail("a source partition goes back", f"{stage}: {commit.positions} after {stood}")
         self._on_both_disks(stage)
 
     def _on_both_disks(self, stage: Asset) -> None:

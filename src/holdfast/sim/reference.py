@@ -163,18 +163,18 @@ def recompute(
     topology: Topology,
     window_ns: int,
     commits: dict[Asset, list[CommitRecord]],
-    sources: dict[Asset, list[Row]],
+    taken: dict[Asset, list[list[Row]]],
     sum_max: int = SUM_MAX,
     skipped: dict[Asset, list[Row]] | None = None,
 ) -> tuple[dict[Edge, Rows], int]:
-    """All windows of every shard from the sources alone, less the late rows and those that shards have skipped; and how
-    many rows were late."""
+    """All windows of every shard from the sources alone (`taken`: the rows of each batch), less the late rows and those
+    that shards have skipped; and how many rows were late."""
     late = 0
     inputs: dict[Asset, list[Row]] = {shard.id: [] for shard in topology.shards}
     for stage in topology.stages:
         watermark = WATERMARK_MIN
-        for commit in commits.get(stage.id, ()):
-            for row in sources[stage.id][slice(*commit.offsets)]:
+        for commit, rows in zip(commits.get(stage.id, ()), taken.get(stage.id, ()), strict=True):
+            for row in rows:
                 if row[1] < watermark:
                     late += 1
                 else:

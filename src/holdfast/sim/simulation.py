@@ -21,7 +21,7 @@ from holdfast.model.config import MS, SECOND, Config
 from holdfast.model.ids import Edge, Name
 from holdfast.model.notes import Missing, Note, StableAgain
 from holdfast.model.protection import MODES, OnFailure, Protection
-from holdfast.model.topology import Topology
+from holdfast.model.topology import StageSpec, Topology
 from holdfast.sim.checker import Checker, Violation
 from holdfast.sim.costs import Costs
 from holdfast.sim.faults import Fault, Injector
@@ -29,6 +29,7 @@ from holdfast.sim.links import PauseRule
 from holdfast.sim.members import reaches
 from holdfast.sim.operators import SUM_MAX
 from holdfast.sim.process import Process
+from holdfast.sim.realtime import PartitionedSource, RealTimeQuery, rows_of_batches
 from holdfast.sim.reference import recompute
 from holdfast.sim.sink import Look, LookQuery, SinkQuery
 from holdfast.sim.spark import RowSource, SourceQuery
@@ -72,6 +73,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     pause_max_ms: int = 0
     #: Peers of a crashed node find their connections refused.
     resets: bool = False
+    #: Stages are real-time: their sources have so many partitions at first. 0: they run micro-batches.
+    partitions: int = 0
     #: Restart crashed nodes before the liveness phase.
     revive: bool = True
     #: False: stop after the safety phase (scenarios that break the promise on purpose).
@@ -151,18 +154,7 @@ class Simulation:
         self.checker = Checker(self.world)
         self.instability_ms: list[float] = []
         self.world.notices.append(self._watch)
-        self.sources = {
-            stage.id: SourceQuery(
-                self.world,
-                stage,
-                RowSource(source_rows(setup, stage.id)),
-                trigger_ns=setup.trigger_ms * MS,
-                start_ns=setup.spark_start_ms * MS,
-                seed=setup.seed,
-            )
-            for stage in setup.topology.stages
-            if stage.shards
-        }
+        self.sources = {stage.id: self._source(stage) for stage in setup.topology.stages if stage.shards}
         self.sinks = {
             reader.id: SinkQuery(
                 self.world, reader, trigger_ns=setup.reader_trigger_ms * MS, restart_ns=setup.spark_start_ms * MS
@@ -172,6 +164,15 @@ class Simulation:
         self.looks = [LookQuery(self.world, look) for look in setup.looks]
         self.injector = Injector(self.world, self.sources, self.sinks, self._log_fault)
         self.world.on_effect = self._on_effect
+
+    def _source(self, stage: StageSpec) -> SourceQuery:
+        setup, rows = self.setup, source_rows(self.setup, stage.id)
+        trigger_ns, start_ns = setup.trigger_ms * MS, setup.spark_start_ms * MS
+        named = {"trigger_ns": trigger_ns, "start_ns": start_ns, "seed": setup.seed}
+        if not setup.partitions:
+            return SourceQuery(self.world, stage, RowSource(rows), **named)
+        source = PartitionedSource(rows, setup.partitions, f"{stage.id} {setup.seed}")
+        return RealTimeQuery(self.world, stage, source, **named)
 
     def _on_effect(self, process: Process, effect: Effect) -> None:
         stage = effect.stage  # type: ignore[union-attr]
@@ -323,7 +324,7 @@ class Simulation:
     def _check_end(self) -> None:
         """Sinks equal the reference; the reference equals one batch computation over the sources' rows."""
         commits = {stage: [c for _, c in sorted(found.items())] for stage, found in self.checker.commits.items()}
-        rows = {stage: [row for _, row in query.source.rows] for stage, query in self.sources.items()}
+        rows = {stage: rows_of_batches(self.sources[stage].source, found) for stage, found in commits.items() if found}
         window_ns, skipped = self.setup.window_ms * MS, self.checker.skips.rows()
         right, late = recompute(self.setup.topology, window_ns, commits, rows, self.setup.sum_max, skipped)
         recorded = sum(commit.late for found in commits.values() for commit in found)

@@ -124,6 +124,22 @@ def replaying(setup: Setup) -> Setup:
     return replace(setup, modes=modes, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
+def real_time(setup: Setup) -> Setup:
+    """The same schedule with real-time stages, whose drivers die more often than not, at any moment."""
+    rng = Random(f"real time {setup.seed}")
+    stages = [stage.id for stage in setup.topology.stages if stage.shards]
+    faults = list(setup.faults)
+    for _ in range(rng.randrange(1, 6)):
+        kind = rng.choice(("crash-stage", "crash-stage", "stall-stage"))
+        faults += _fault(rng, kind, setup.nodes, setup.topology, setup.safety_ms)
+    for _ in range(rng.randrange(3)):  # and again, before the new driver has done much
+        at_ms = rng.randrange(200, setup.safety_ms)
+        for i in range(rng.randrange(2, 4)):
+            at = at_ms + i * rng.choice((180, 230, 300))
+            faults.append(Fault(kind="crash-stage", at_ms=at, stage=rng.choice(stages)))
+    return replace(setup, partitions=rng.choice((1, 2, 3, 5)), faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
+
+
 def doubled(setup: Setup) -> Setup:
     """The same schedule with operators in mode `active`, nodes that freeze or are slow, and switches of modes. (Where a
     link is soon taken for cut nobody freezes more than before: a node that has just woken up looks like one behind a

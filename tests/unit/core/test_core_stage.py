@@ -290,3 +290,22 @@ def test_a_gap_that_a_stage_has_read_past_stays_in_its_commits():
     made.step(RunBatch(batch=4, parts=BATCH.parts, offsets=(0, 1), gap=30), 0)
     assert made.commit
     assert made.commit.gap == 70
+
+
+def test_a_real_time_commit_says_where_every_partition_of_the_source_stands():
+    made = opened(replace(commit(), positions={"t/0": 5}))
+    made.step(RunBatch(batch=4, parts=BATCH.parts, offsets=(0, 1), positions={"t/0": 8, "t/1": 2}), 0)
+    assert made.commit
+    assert made.commit.positions == {"t/0": 8, "t/1": 2}
+
+
+def test_a_real_time_batch_that_goes_back_in_its_source_is_refused_and_a_micro_batch_has_no_positions():
+    for positions in ({"t/0": 4}, {"t/1": 9}):
+        with pytest.raises(InvariantError, match="goes back in its source"):
+            opened(replace(commit(), positions={"t/0": 5})).step(
+                RunBatch(batch=4, parts=BATCH.parts, offsets=(0, 1), positions=positions), 0
+            )
+    made = opened(replace(commit(), positions={"t/0": 5}))
+    made.step(RunBatch(batch=4, parts=BATCH.parts, offsets=(0, 1)), 0)
+    assert made.commit
+    assert made.commit.positions == {}
