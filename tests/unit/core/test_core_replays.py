@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from support.core import CONFIG, ONE, feed, host, op, place, record
+from support.core import CONFIG, ONE, feed, host, op, place, record, run
 
 from holdfast.core.copy import DEAD_LETTERS
 from holdfast.core.host import Host
@@ -153,6 +153,22 @@ def test_a_keeper_whose_last_image_was_spoilt_begins_anew():
     made.copies["u0"].condition = Condition.HOLLOW
     made.replays.on_horizon("a#1", named[4], 0, Ready())
     assert made.copies["u0"].condition is Condition.COMPLETE
+
+
+def test_a_keeper_that_had_begun_to_make_its_state_again_forgets_it():
+    """It ran, and handed over before it was there: what it had taken would be in windows twice."""
+    _, named = primary(9)
+    made = keeper(7)
+    made.replays.on_horizon("a#1", next(x for x in named if x.to == {EDGE: 15}), 0, Ready())
+    copy = made.copies["u0"]
+    copy.quiet_to = {EDGE: 100}
+    run(copy)
+    copy.demote()
+    assert copy.quiet_to is not None
+    batch(made, 7, 75, 75)
+    later = next(x for x in named if x.start[EDGE] >= copy.positions()[EDGE])
+    made.replays.on_horizon("a#1", later, 0, Ready())
+    assert not copy.op.windows
 
 
 def test_a_copy_that_makes_its_state_again_notes_no_points_and_is_not_captured():
