@@ -335,7 +335,7 @@ class Images:
                 ready.send.extend((seat, message) for message in again)
 
     def _finds(self, seat: Seat) -> bool:
-        """Will it find what was sent before, since it is late? Perhaps that was lost, and a node may be slow for good."""
+        """Will it find what was sent before, since it is late? (Not if that was lost.)"""
         is_late = seat == self.place.stand_in and self.pace.is_late(name_of(seat))
         return is_late and self.resends % ASKS_MAX > 0
 
