@@ -87,7 +87,7 @@ BAD = [
     ("drain n9 no-secret", "no node 'n9'"),
     ("mode nowhere none", "no run"),
     # nodes of their own
-    ("node", "Missing option"),
+    ("node", "a node needs a file with its settings, or a run to join"),
     ("node --config missing.toml", "cannot read the node's config"),
     ("node --config .", "cannot read the node's config"),
     ("node --config ok.py", "not valid TOML"),

@@ -63,7 +63,7 @@ def setup(seed: int) -> Setup:
         spares=1,
         topology=shape,
         config=Config(balance_ns=11 * SECOND, chunk_bytes=2 * WINDOW_BYTES),
-        modes={"u0": "hybrid", "u1": "hybrid", "u2": "none" if seed % 2 else "active", "v0": "hybrid"},
+        modes={"u0": "hybrid", "u1": "hybrid", "u2": ("active", "none", "replay")[seed % 3], "v0": "hybrid"},
         faults=(
             Fault(kind="restart", at_ms=200, node="n4"),
             Fault(kind="crash", at_ms=600 + 40 * (seed % 7), node=f"n{seed % 4}"),

@@ -71,7 +71,7 @@ def a_twin_becomes_the_backup_as_it_is() -> list[Patch]:
     def let_go(made, asset):
         made.put(asset, mode=made.mode_of(asset))
 
-    return [(placement, "_let_go_of_twin", let_go)]
+    return [(placement, "_bring_up_another", let_go)]
 
 
 @mutant

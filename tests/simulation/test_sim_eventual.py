@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.model.notes import Restored
 from holdfast.sim.simulation import Setup, Simulation
-from holdfast.sim.swarm import choking, doubled, eventual, fragile, poisoned, rough, standing_in, swarm_setup
+from holdfast.sim.special import eventual
+from holdfast.sim.swarm import choking, doubled, fragile, poisoned, rough, standing_in, swarm_setup
 
 #: The same, among all else that may happen to an operator.
 AMONG: tuple[Callable[[Setup], Setup], ...] = (

@@ -9,7 +9,7 @@ from holdfast.model.ids import Name
 from holdfast.model.topology import layered
 from holdfast.sim.faults import Fault
 from holdfast.sim.simulation import Setup, Simulation
-from holdfast.sim.swarm import growing
+from holdfast.sim.special import growing
 
 
 @pytest.mark.parametrize("seed", range(30))

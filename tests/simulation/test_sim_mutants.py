@@ -9,20 +9,18 @@ from mutants import MUTANTS, load, planted
 
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Simulation
+from holdfast.sim.special import eventual, growing, real_time
 from holdfast.sim.swarm import (
     SWARM,
     assigned,
     choking,
     chopped,
     doubled,
-    eventual,
     fragile,
-    growing,
     heavy,
     lasting_cut,
     paired,
     poisoned,
-    real_time,
     replaying,
     rough,
     skewed,
@@ -129,7 +127,7 @@ def schedules_until_found(name: str, limit: int = SCHEDULES_MAX) -> tuple[int, s
             setup = poisoned(setup) if name in POISONED else choking(setup) if name in CHOKING else setup
             setup = stored(setup) if name in STORED else lasting_cut(seed) if name in LINKS else setup
             setup = paired(seed) if name in PAIRED else growing(seed) if name in GROWING else setup
-            setup = eventual(setup) if name in EVENTUAL else setup
+            setup = eventual(setup if seed % 3 else fragile(setup)) if name in EVENTUAL else setup
             setup = assigned(swarm_setup(seed, nodes=3 + seed % 2, shards=9)) if name in ASSIGNED else setup
             setup = real_time(setup) if name in REAL_TIME else setup
             if name in STANDING_IN:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from holdfast.sim.realtime import PartitionedSource
 from holdfast.sim.runner import run_all
 from holdfast.sim.simulation import Simulation
-from holdfast.sim.swarm import real_time, swarm_setup
+from holdfast.sim.special import real_time
+from holdfast.sim.swarm import swarm_setup
 
 
 def test_schedules_of_real_time_stages_hold():

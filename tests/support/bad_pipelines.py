@@ -121,7 +121,6 @@ WINDOWS: list[Case] = [
     ("shards as text", "counted(read(), name='t', shards='4')", ("t: shards must be 1 to 1024", "bad.py:")),
     ("shards without a key", "read().window('1 s').agg(n=hf.count(), name='t', shards=4)", ("t: shards=4 without a key", "bad.py:11")),
     ("a mode that is not known", "counted(read(), name='t', mode='magic')", ("t: mode 'magic' is not known", "bad.py:")),
-    ("a mode that is to come", "counted(read(), name='t', mode='replay')", ("t: mode 'replay' is not built yet", "bad.py:")),
     ("a mode that is a list", "counted(read(), name='t', mode=['none'])", ("t: mode ['none'] is not known", "bad.py:")),
     ("an overflow that is not known", "out(counted(read(), name='t', overflow='explode'))", ("t: overflow must be 'error' or 'wrap'", "bad.py:")),
 ]  # fmt: skip

@@ -18,8 +18,9 @@ from holdfast.errors import ConfigError
 from holdfast.sim.runner import Summary, faults_text, keep, retrace, run_all, shrink
 from holdfast.sim.scenario import parse_scenario
 from holdfast.sim.simulation import Outcome, Setup
+from holdfast.sim.special import real_time
 from holdfast.sim.story import Trace
-from holdfast.sim.swarm import real_time, swarm_setup
+from holdfast.sim.swarm import swarm_setup
 
 TRACE_TAIL = 60
 

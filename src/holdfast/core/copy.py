@@ -24,7 +24,7 @@ from collections import deque
 from typing import NamedTuple
 
 from holdfast.core.arriving import Pasting
-from holdfast.core.gauge import Gauge
+from holdfast.core.gauge import Gauge, Tidings
 from holdfast.core.operator import Operator
 from holdfast.core.quiet import begin_quietly, pass_over
 from holdfast.core.roles import CHANGES, RISING, Change, Condition
@@ -65,14 +65,6 @@ class Fork(NamedTuple):
     dead: OutputQueue
     #: watermark, gap, highest.
     marks: tuple[int, int, int]
-
-
-class Tidings(NamedTuple):
-    """How busy a primary was when a capture was taken, what an element took, and when the capture came."""
-
-    load: int = 0
-    element_ns: int = 0
-    at_ns: int = 0
 
 
 class Copy:

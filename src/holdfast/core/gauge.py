@@ -6,6 +6,8 @@ modelled in the simulator), a driver says what a stage has used, and a gauge loo
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.model.config import SECOND
 
 
@@ -34,3 +36,11 @@ class Gauge:
             self.load = before + (rate - before) * passed_ns // span_ns
             self.busy_ns, self.at_ns = busy_ns, now_ns
         return self.load
+
+
+class Tidings(NamedTuple):
+    """How busy a primary was when a capture was taken, what an element took, and when the capture came."""
+
+    load: int = 0
+    element_ns: int = 0
+    at_ns: int = 0

@@ -291,11 +291,9 @@ class Checker:
 
     def _cut_off(self, source: Address, note: notes.CutOff) -> None:
         """It takes a replay of input that is lost: nobody else may start over."""
-        shard, seat = note.shard, note.seat
-        lost = [e for e in self.topology.shard[shard].inputs if e in self.left_at]
-        if not lost:
-            self.fail("a protected shard started empty", f"{shard} on {seat}: all of its input is there")
-        self.may_land[shard, note.epoch] = None
+        if not any(edge in self.left_at for edge in self.topology.shard[note.shard].inputs):
+            self.fail("a protected shard started empty", f"{note.shard} on {note.seat}: all of its input is there")
+        self.may_land[note.shard, note.epoch] = None
 
     def _missing(self, source: Address, note: notes.Missing) -> None:
         known = self._right(note.edge, note.position)
@@ -408,8 +406,7 @@ class Checker:
             self.fail("two coordinators in one term", f"term {term}: {self.coordinators[term]} and {name}")
 
     def _started(self, source: Address, note: notes.Started) -> None:
-        seat = note.seat
-        name = name_of(seat)
+        seat, name = note.seat, name_of(note.seat)
         if life_of(seat) <= self.lives.get(name, 0) and seat not in self.world.unheard:
             self.fail("a life was lived twice", seat)
         self.lives[name] = life_of(seat)

@@ -42,7 +42,7 @@ def swarm_setup(seed: int, nodes: int = 0, shards: int = 0, kinds: tuple[str, ..
     looks = _looks(rng, topology, safety_ms)
     faults: list[Fault] = []
     for _ in range(rng.randrange(2, 9)):
-        faults.extend(_fault(rng, rng.choice(drawn), nodes, topology, safety_ms))
+        faults.extend(draw_fault(rng, rng.choice(drawn), nodes, topology, safety_ms))
     tight = rng.random() < 0.3
     config = Config(
         protection=Protection(
@@ -122,22 +122,6 @@ def replaying(setup: Setup) -> Setup:
         faults.append(Fault(kind="protect", at_ms=at_ms, operator=rng.choice(operators), mode=mode))
     modes = setup.modes | dict.fromkeys(some, "replay")
     return replace(setup, modes=modes, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
-
-
-def real_time(setup: Setup) -> Setup:
-    """The same schedule with real-time stages, whose drivers die more often than not, at any moment."""
-    rng = Random(f"real time {setup.seed}")
-    stages = [stage.id for stage in setup.topology.stages if stage.shards]
-    faults = list(setup.faults)
-    for _ in range(rng.randrange(1, 6)):
-        kind = rng.choice(("crash-stage", "crash-stage", "stall-stage"))
-        faults += _fault(rng, kind, setup.nodes, setup.topology, setup.safety_ms)
-    for _ in range(rng.randrange(3)):  # and again, before the new driver has done much
-        at_ms = rng.randrange(200, setup.safety_ms)
-        for i in range(rng.randrange(2, 4)):
-            at = at_ms + i * rng.choice((180, 230, 300))
-            faults.append(Fault(kind="crash-stage", at_ms=at, stage=rng.choice(stages)))
-    return replace(setup, partitions=rng.choice((1, 2, 3, 5)), faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def doubled(setup: Setup) -> Setup:
@@ -321,7 +305,7 @@ def stored(setup: Setup) -> Setup:
         faults.append(Fault(kind=rng.choice(("store-full", "store-silent")), at_ms=at_ms, for_ms=for_ms))
     for _ in range(rng.choice((0, 1, 1, 2))):
         at_ms = rng.randrange(200, setup.safety_ms - 100)
-        faults.append(Fault(kind="crash-all", at_ms=at_ms, when=_when(rng, ALL_STEPS)))
+        faults.append(Fault(kind="crash-all", at_ms=at_ms, when=draw_step(rng, ALL_STEPS)))
         for i in range(setup.nodes):
             if rng.random() < 0.9:
                 restart_ms = at_ms + rng.randrange(10, 500)
@@ -341,40 +325,9 @@ def stored(setup: Setup) -> Setup:
     )
 
 
-def eventual(setup: Setup) -> Setup:
-    """The same schedule with footprints in the store instead of checkpoints, of all operators or of some."""
-    rng = Random(f"eventual {setup.seed}")
-    setup = stored(setup)
-    every_ns = rng.choice((10, 20, 100, 400)) * MS
-    protection = replace(setup.config.protection, checkpoint="eventual", checkpoint_ns=every_ns)
-    return replace(setup, config=replace(setup.config, protection=protection))
-
-
 def paired(seed: int) -> Setup:
     """Two nodes and a store that votes: each may be lost, cut off or late, and the store too."""
     return replace(stored(swarm_setup(seed, nodes=2)), spares=0)
-
-
-def growing(seed: int) -> Setup:
-    """A schedule in which nodes come that no file names, and nodes leave for good, some of which are started again."""
-    rng = Random(f"growing {seed}")
-    setup = swarm_setup(seed, nodes=rng.choice((3, 3, 4, 5)))
-    late, faults = rng.randrange(1, 4), list(setup.faults)
-    for i in range(late):
-        name, at_ms = Name(f"n{setup.nodes + setup.spares + i}"), rng.choice((200, rng.randrange(200, 1_200)))
-        faults.append(Fault(kind="join", at_ms=at_ms, node=name))
-        if rng.random() < 0.5:
-            crash_ms = at_ms + rng.randrange(50, 900)
-            faults.append(Fault(kind="crash", at_ms=crash_ms, node=name, guarded=True, when=_when(rng, NODE_STEPS)))
-        if rng.random() < 0.3:
-            faults.append(Fault(kind="leave", at_ms=at_ms + rng.randrange(100, 900), node=name, value=1.0))
-    for _ in range(rng.randrange(3)):
-        node, at_ms = Name(f"n{rng.randrange(setup.nodes)}"), rng.randrange(300, setup.safety_ms)
-        faults.append(Fault(kind="leave", at_ms=at_ms, node=node, value=float(rng.random() < 0.5)))
-    for _ in range(rng.randrange(3)):
-        node, at_ms = Name(f"n{rng.randrange(setup.nodes + late)}"), rng.randrange(200, setup.safety_ms - 100)
-        faults.append(Fault(kind="cut", at_ms=at_ms, node=node, other=Name("n0"), for_ms=rng.choice((100, 400, 900))))
-    return replace(setup, late=late, faults=tuple(sorted(faults, key=lambda f: f.at_ms)), revive=True)
 
 
 def fragile(setup: Setup) -> Setup:
@@ -495,12 +448,12 @@ NODE_STEPS = (
 ALL_STEPS = ("logged", "all-delivered", "committed", "sealed", "stored", "restoring", "restored", "trimmed")
 
 
-def _when(rng: Random, steps: tuple[str, ...], thing: str = "") -> str:
+def draw_step(rng: Random, steps: tuple[str, ...], thing: str = "") -> str:
     step = rng.choice(steps)
     return f"{step} {thing}" if rng.random() < 0.5 else ""
 
 
-def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: int) -> list[Fault]:
+def draw_fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: int) -> list[Fault]:
     at_ms = rng.randrange(100, safety_ms - 100)
     for_ms = rng.choice((30, 150, 400, 700))
     node = Name(f"n{rng.randrange(nodes)}")
@@ -509,7 +462,7 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
     reader = rng.choice(topology.readers).id
     match kind:
         case "crash":
-            crash = Fault(kind=kind, at_ms=at_ms, node=node, guarded=True, when=_when(rng, NODE_STEPS))
+            crash = Fault(kind=kind, at_ms=at_ms, node=node, guarded=True, when=draw_step(rng, NODE_STEPS))
             if rng.random() < 0.5:
                 return [crash]
             return [crash, Fault(kind="restart", at_ms=at_ms + rng.choice((10, 200, 600)), node=node)]
@@ -529,7 +482,7 @@ def _fault(rng: Random, kind: str, nodes: int, topology: Topology, safety_ms: in
         case "reorder":
             return [Fault(kind=kind, at_ms=at_ms, for_ms=for_ms, value=float(rng.choice((5, 50))))]
         case "crash-stage" | "stall-stage":
-            when = _when(rng, STAGE_STEPS, stage)
+            when = draw_step(rng, STAGE_STEPS, stage)
             for_ms = rng.choice((100, 700, 1_100))
             return [Fault(kind=kind, at_ms=at_ms, stage=stage, for_ms=for_ms, when=when)]
         case "idle":

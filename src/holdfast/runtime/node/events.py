@@ -34,7 +34,7 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "refused", "turned-away", "hung-up", "left-out", "damaged", "impostor", "unsendable", "untold",
         # a node's life
         "metrics", "waiting", "compiling", "started", "incomplete", "undeployed", "finish", "stopped", "clock",
-        "journal-damaged", "spill-damaged", "unwritten", "descriptors",
+        "left", "journal-damaged", "spill-damaged", "unwritten", "descriptors",
         # rows
         "captures", "queues", "disk-full", "set-aside",
         # the stable store
