@@ -54,6 +54,20 @@ def until_its_keeper_has_spoken_a_primary_acknowledges_for_itself() -> list[Patc
 
 
 @mutant
+def a_keeper_is_taken_to_stand_where_its_primary_stands() -> list[Patch]:
+    """It stands at the last capture that it got when it was a backup, or was brought up."""
+    right = Horizons.retarget
+
+    def retarget(self, place):
+        before = self.keeper
+        right(self, place)
+        if self.keeper != before:
+            self.safe_at = self.copy.positions()
+
+    return [(Horizons, "retarget", retarget)]
+
+
+@mutant
 def a_keeper_is_taken_for_an_image() -> list[Patch]:
     """Trap 14: from mode replay to one with an image, the record names the mode before there is one."""
 

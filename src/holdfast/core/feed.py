@@ -41,6 +41,7 @@ class Feed:
         "query",
         "said",
         "seat",
+        "waited_ns",
     )
 
     def __init__(
@@ -68,6 +69,8 @@ class Feed:
         #: Which copy of a consuming shard this is; "" for a reader.
         self.seat = seat
         self.heard_ns = self.looked_ns = 0
+        #: Until when it was patient last.
+        self.waited_ns = -1
         #: This consumer starts empty, and does not know from where: it asks for that, and for nothing else.
         self.paused = paused
         #: How far an earlier life of this reader had planned.
@@ -121,10 +124,11 @@ class Feed:
 
     def is_silent(self, now_ns: int, retry_ns: int, *, patient: bool = False) -> bool:
         """Has nothing come for a while, so that it asks again? Whoever stood still itself and is `patient` reads first
-        what has come meanwhile: asked again, a producer would send all of it once more."""
+        what has come meanwhile: asked again, a producer would send all of it once more. (Not twice: a loop that is
+        always slow would never ask.)"""
         slept, self.looked_ns = now_ns - self.looked_ns >= 3 * retry_ns, now_ns
-        if patient and slept:
-            self.heard_ns = max(self.heard_ns, now_ns - 2 * retry_ns)
+        if patient and slept and self.heard_ns != self.waited_ns:
+            self.heard_ns = self.waited_ns = max(self.heard_ns, now_ns - 2 * retry_ns)
         return now_ns - self.heard_ns >= 3 * retry_ns
 
     def rest(self, targets: Iterable[Address], ready: Ready) -> None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 def keep_input(copy: Copy, message: Horizon, make_op: Callable[[], Operator]) -> None:
     """Stand at the horizon, knowing nothing; keep the input from there on."""
-    if copy.quiet_to is None or copy.condition is Condition.HOLLOW:
+    if copy.quiet_to is None or copy.consumed_since or copy.condition is Condition.HOLLOW:
         copy.op = make_op()
+        copy.consumed_since = 0
     copy.change(Change.KEEPS_INPUT)
     for i in copy.inputs:
         i.position, i.watermark = message.start[i.edge], message.watermarks[i.edge]

@@ -21,7 +21,7 @@ from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.feed import Feed
 from holdfast.core.operator import Operator
 from holdfast.core.outlet import Outlet
-from holdfast.core.protect import Eventual, Guard, MakeGuard, Twin, guard_names
+from holdfast.core.protect import Eventual, Guard, Horizons, MakeGuard, Twin, guard_names
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Change, Condition
 from holdfast.core.skips import Skips
@@ -181,7 +181,7 @@ class Runner:
         self.guards += tuple(self.make_guard(name, self.place, now_ns) for name in new)
         for guard in self.guards:
             guard.protection = protection
-            if isinstance(guard, Eventual):
+            if isinstance(guard, Eventual | Horizons):
                 guard.others = self.guards
         if not self.is_primary or protection.checkpoint != Eventual.name:
             self.copy.taken = None  # nobody notes it

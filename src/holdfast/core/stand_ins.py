@@ -69,6 +69,8 @@ class Beside:
             for i in copy.inputs
             if i.inbox is None
         }
+        for feed in self.feeds.values():  # what its image has need not be in the store, and its word counts on
+            feed.ack = 0  # if it is promoted
         self.producers: dict[Edge, Seat | None] = {}
 
     def queue(self, edge: Edge) -> OutputQueue:

@@ -26,6 +26,18 @@ def test_a_feed_asks_again_at_a_hole_and_ignores_old_rows():
     assert made.heard_ns == 5
 
 
+def test_who_is_patient_asks_all_the_same_where_its_loop_is_always_slow():
+    """Once it reads first what has come meanwhile; if nothing has, what it asked was lost."""
+    made, retry_ns = Feed("e", "u", 1, 0, 100), 100 * MS
+    made.subscribe("p", 0, Ready())
+    looks = [made.is_silent(number * 4 * retry_ns, retry_ns, patient=True) for number in range(1, 4)]
+    assert looks == [False, True, True]
+    data = m.Data(edge="e", epoch=3, blocks=(shard_block(0, (), 1),))
+    made.take(data, "p", 17 * retry_ns, Ready())
+    assert not made.is_silent(21 * retry_ns, retry_ns, patient=True)
+    assert Feed("e", "u", 1, 0, 100).is_silent(4 * retry_ns, retry_ns)
+
+
 def reader(leased: bool = False) -> Reader:
     spec = ReaderSpec(id="r0", edges=("u0.0",), leased=leased)
     return Reader(spec, 1, ONE, CONFIG, record(1, place()), {}, 0)

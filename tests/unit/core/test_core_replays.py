@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from support.core import CONFIG, ONE, feed, host, op, place, record
+from support.core import CONFIG, ONE, feed, host, op, place, record, run
 
 from holdfast.core.copy import DEAD_LETTERS
 from holdfast.core.host import Host
@@ -91,13 +91,27 @@ def test_what_is_not_answered_is_named_again():
     assert tick(made, 3) == []
 
 
-def test_another_keeper_begins_at_the_image_that_it_has():
+def test_another_keeper_begins_at_the_image_by_which_it_was_brought_up():
     made, named = primary(5)
     made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round), 0, Ready())
-    runner = made.runners["u0"]
-    runner.on_place(place(2, mode="replay", backup="c#1"), Protection(mode="replay"), 0, Ready())
-    assert guard_of(made).safe() == {EDGE: 0}
+    runner, protection = made.runners["u0"], Protection(mode="replay")
+    runner.on_place(place(2, mode="replay", backup=None, joining="c#1"), protection, 0, Ready())
+    runner.protect(0, Ready())
+    batch(made, 5, 55, 55)
+    runner.pump(0, Ready())
+    runner.on_place(place(3, mode="replay", backup="c#1"), protection, 0, Ready())
+    assert guard_of(made).safe() == {EDGE: 15}
     assert all(point.to[EDGE] >= 15 for point in guard_of(made).points)
+
+
+def test_what_was_not_captured_when_a_backup_became_the_keeper_counts_as_kept():
+    made = host("a#1", place())
+    for number in range(5):
+        batch(made, number, 10 * number + 5, 10 * number + 5)
+    runner = made.runners["u0"]
+    runner.pump(0, Ready())
+    runner.on_place(place(2, mode="replay"), Protection(mode="replay"), 0, Ready())
+    assert guard_of(made).safe() == {EDGE: 0}
 
 
 def keeper(batches: int) -> Host:
@@ -139,6 +153,22 @@ def test_a_keeper_whose_last_image_was_spoilt_begins_anew():
     made.copies["u0"].condition = Condition.HOLLOW
     made.replays.on_horizon("a#1", named[4], 0, Ready())
     assert made.copies["u0"].condition is Condition.COMPLETE
+
+
+def test_a_keeper_that_had_begun_to_make_its_state_again_forgets_it():
+    """It ran, and handed over before it was there: what it had taken would be in windows twice."""
+    _, named = primary(9)
+    made = keeper(7)
+    made.replays.on_horizon("a#1", next(x for x in named if x.to == {EDGE: 15}), 0, Ready())
+    copy = made.copies["u0"]
+    copy.quiet_to = {EDGE: 100}
+    run(copy)
+    copy.demote()
+    assert copy.quiet_to is not None
+    batch(made, 7, 75, 75)
+    later = next(x for x in named if x.start[EDGE] >= copy.positions()[EDGE])
+    made.replays.on_horizon("a#1", later, 0, Ready())
+    assert not copy.op.windows
 
 
 def test_a_copy_that_makes_its_state_again_notes_no_points_and_is_not_captured():

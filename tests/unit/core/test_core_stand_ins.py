@@ -10,6 +10,7 @@ from holdfast.core.detector import Detector
 from holdfast.core.errand import Errand, Limits
 from holdfast.core.fetch import decide
 from holdfast.core.host import Host
+from holdfast.core.protect.images import ASKS_MAX
 from holdfast.core.ready import TICK, Ready, Received
 from holdfast.core.roles import Condition
 from holdfast.model import messages as m
@@ -247,7 +248,9 @@ def test_who_stands_down_tells_its_producers_and_those_that_go_on_sending_again(
     made = Host("b#1", shape, Config(), op)
     made.on_record(replace(first, places=places), 0, Ready())
     edge = made.copies["v0"].inputs[0].edge
-    late(made)
+    made.copies["v0"].inputs[0].position = 7
+    asks = [x for _, x in late(made).send if isinstance(x, m.Subscribe) and x.edge == edge]
+    assert {(x.at, x.ack) for x in asks} == {(7, 0)}  # its primary acknowledges for both
     ready = Ready()
     made.stand_ins.on_back("a#1", m.Back(shard="v0", since=1), 1_100 * MS, ready)
     rests = [(to, x.edge) for to, x in ready.send if isinstance(x, m.Subscribe) and x.inactive and not x.paused]
@@ -280,3 +283,19 @@ def test_a_capture_goes_again_to_a_stand_in_that_is_late_only_as_a_question():
         guard.on_tick(guard.sent_ns + 10 * guard.config.retry_ns, ready)
         again.append([x.pieces for _, x in ready.send])
     assert again == [[1], [0]]
+
+
+def test_a_capture_that_a_late_stand_in_never_got_comes_to_it_all_the_same():
+    """Its node says for good that it is slow, and what was sent first is lost: a question would find nothing."""
+    primary = host("a#1", HYBRID)
+    guard = images(primary.copies["u0"], HYBRID)
+    guard.pace.is_late = lambda name: True
+    feed(primary.copies["u0"], EDGE, 0, [ROW], 20, 0)
+    primary.runners["u0"].pump(0, Ready())
+    take(guard)
+    again = []
+    for _ in range(2 * ASKS_MAX):
+        ready = Ready()
+        guard.on_tick(guard.sent_ns + 10 * guard.config.retry_ns, ready)
+        again += [x.pieces for _, x in ready.send]
+    assert again == [0, 0, 1, 0, 0, 1]

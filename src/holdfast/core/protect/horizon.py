@@ -10,7 +10,7 @@ watermarks. It names two of them to the keeper:
 
 Both follow from numbers that every copy has (`Copy.highest`, `Operator.after`, its watermark), so nothing is looked up
 in the state. Input is acknowledged up to the horizon when the keeper has said that it begins there. Until it has said
-so once it begins at the image that it had: nothing new is acknowledged before.
+so once it begins at the image that it had, and so much is acknowledged: what comes after is all that this mode keeps.
 
 What is kept grows with the longest window. If it comes to half of what a producer or a keeper may hold, the shard would
 wait forever: no input, no watermark, no horizon. So the guard asks for mode `passive` then, for its operator.
@@ -19,11 +19,14 @@ wait forever: no input, no watermark, no horizon. So the guard asks for mode `pa
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from holdfast.core.copy import Copy
+from holdfast.core.protect.guard import Guard
+from holdfast.core.protect.images import Images
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
 from holdfast.errors import InvariantError
@@ -59,14 +62,17 @@ class Horizons:
     name = "horizon"
 
     __slots__ = (
-        "base", "config", "copy", "keeper", "noted_ns", "number", "over", "place", "points", "protection", "safe_at",
+        "config", "copy", "keeper", "noted_ns", "number", "others", "over", "place", "points", "protection", "safe_at",
         "sent_ns", "start", "ticks", "to", "waiting",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, now_ns: int) -> None:
         self.copy = copy
         self.config = config
+        self.place = place
         self.protection = Protection()
+        #: All guards of its shard.
+        self.others: Iterable[Guard] = ()
         self.keeper: Seat | None = None
         #: Points from the horizon on, in their order; and when the last one was noted.
         self.points: list[Waypoint] = []
@@ -77,19 +83,22 @@ class Horizons:
         self.number = 0
         self.sent_ns = 0
         self.waiting = False
-        #: Where it begins, as far as it has said; and where this copy stood when it became the keeper.
-        self.safe_at: dict[Edge, int] = {}
-        self.base: dict[Edge, int] = {}
+        #: Where it begins: as it has said, and before that where its image stands. (At the start it stands where this
+        #: copy stands, or further.)
+        self.safe_at = copy.positions()
         #: For how many ticks too much has been kept; and whether that was told.
         self.ticks = 0
         self.over = False
-        self.retarget(place)
 
     def retarget(self, place: Place) -> None:
         self.place = place
-        if place.keeper != self.keeper:
-            self.keeper, self.base, self.ticks, self.over = place.keeper, self.copy.positions(), 0, False
-            self._forget()
+        if place.keeper == self.keeper:
+            return
+        self.keeper, self.ticks, self.over = place.keeper, 0, False
+        self._forget()
+        for guard in self.others:
+            if isinstance(guard, Images):  # by which it was brought up
+                self.safe_at = guard.safe_at
 
     def start_over(self) -> None:
         """The shard starts empty: what was kept is of another history."""
@@ -97,7 +106,6 @@ class Horizons:
 
     def _forget(self) -> None:
         self.points, self.start, self.to, self.waiting = [], None, None, False
-        self.safe_at = dict.fromkeys(self.copy.positions(), 0)
 
     # --- points
 
@@ -160,7 +168,7 @@ class Horizons:
         config = self.config
         for i in self.copy.inputs:
             bound = config.retained_hard_max if i.inbox else config.queue_memory_max + config.queue_spill_max
-            if i.position - max(self.safe_at[i.edge], self.base[i.edge]) >= bound // 2:
+            if i.position - self.safe_at[i.edge] >= bound // 2:
                 return True
         return False
 
@@ -193,7 +201,7 @@ class Horizons:
     # --- as a guard
 
     def safe(self) -> dict[Edge, int] | None:
-        """Where the keeper begins. Until it has said so, nothing new is acknowledged."""
+        """Where the keeper begins."""
         return self.safe_at if self.keeper is not None else None
 
     def is_settled(self) -> bool:

@@ -35,6 +35,8 @@ from holdfast.model.record import Place
 SCAN_RETRIES_MAX = 20
 #: A capture that is not answered is sent again after twice the retry time, then after twice that, up to this often.
 DOUBLINGS_MAX = 2
+#: A stand-in that is late is asked for a capture that it does not answer; every so many times it gets all of it again.
+ASKS_MAX = 3
 #: So many periods a sweeping capture waits for output to be trimmed.
 SWEEP_PERIODS_MAX = 2
 
@@ -329,9 +331,13 @@ class Images:
             self.sent_ns = now_ns
             self.resends += 1
             for seat, messages in self.waiting.items():
-                asks = seat in self.held or (seat == self.place.stand_in and self.pace.is_late(name_of(seat)))
-                again = (_poke(messages[0]),) if asks else messages  # who is late will find what was sent already
+                again = (_poke(messages[0]),) if seat in self.held or self._finds(seat) else messages
                 ready.send.extend((seat, message) for message in again)
+
+    def _finds(self, seat: Seat) -> bool:
+        """Will it find what was sent before, since it is late? (Not if that was lost.)"""
+        is_late = seat == self.place.stand_in and self.pace.is_late(name_of(seat))
+        return is_late and self.resends % ASKS_MAX > 0
 
     # --- what it comes to
 
