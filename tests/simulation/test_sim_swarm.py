@@ -70,6 +70,11 @@ def test_what_a_user_asks_of_a_busy_node_waits_until_it_has_time():
     assert not Simulation(keep(swarm_setup(21_008_879), (0, 2, 3, 5))).run().violation
 
 
+def test_a_node_that_was_removed_while_it_slept_may_speak_as_the_member_that_it_was():
+    """To one that has begun a life since, and has never heard of it."""
+    assert not Simulation(keep(swarm_setup(23_001_362), (2, 4, 9, 10, 11))).run().violation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SWARM)
 def test_schedules_of_one_kind_of_fault_hold(kind):

@@ -162,9 +162,9 @@ class Checker:
                 self.fail("an unknown note", f"{note}: no rule reads it, and it does not say that none needs to")
 
     def _objected(self, source: Address, note: notes.Objected) -> None:
-        node = self.world.node(name_of(source))
-        # a copy that was replaced while it slept asks for what its successor has acknowledged since
-        replaced = note.kind == "Here" and node is not None and node.record.version < self.record.version
+        # who was replaced while it slept asks for what others have let go of, or speaks as the member that it was
+        node = self.world.node(name_of(Address(note.source.strip("'")) if note.kind == "Unheard" else source))
+        replaced = note.kind in ("Here", "Unheard") and node is not None and node.record.version < self.record.version
         if not self.world.hostile and not replaced:
             self.fail("a right message was refused", str(note))
 
