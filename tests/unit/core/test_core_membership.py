@@ -146,7 +146,7 @@ def test_what_changes_in_the_roster_is_told():
     assert ready.notes == [notes.SentOff("a", "d", 5), notes.Invited("a", "e", AT, 5)]
 
 
-@pytest.mark.parametrize("address", ["", "a\nb", "x" * 301])
+@pytest.mark.parametrize("address", ["", "a\nb", "x" * 301, "grpc://a\ud800:1"])
 def test_an_address_is_a_word(address: str):
     assert m.LetIn(name="d", address=address).objection("operator", None)  # type: ignore[arg-type]
     assert not m.LetIn(name="d", address=AT).objection("operator", None)  # type: ignore[arg-type]

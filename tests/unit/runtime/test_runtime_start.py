@@ -87,7 +87,8 @@ def test_nodes_of_one_machine_listen_where_nobody_else_can_go(tmp_path, monkeypa
     (directory / "n0.sock").unlink()
     nodes.stop()
     assert not directory.exists()
-    for wrong in ("grpc+unix://here/n0.sock", "grpc+unix:///" + 107 * "x", "grpc+unix://"):
+    unwritable = ("grpc://a\ud800:1", "grpc+unix:///a\ud800", f"grpc://{300 * 'a'}:1")  # the first two: JSON can say them
+    for wrong in ("grpc+unix://here/n0.sock", "grpc+unix:///" + 107 * "x", "grpc+unix://", *unwritable):
         with pytest.raises(ConfigError, match="endpoint of 'n0'"):
             check_endpoint(wrong, "n0")
 
