@@ -25,6 +25,7 @@ from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.model.messages import Hello, LetIn, Push, SendAway
+from holdfast.model.record import ROSTER_MAX
 
 
 class Membership:
@@ -67,8 +68,9 @@ class Membership:
         hellos[message.name] = max(message.life, hellos.get(message.name, 0))
 
     def on_let_in(self, source: Address, message: LetIn, now_ns: int, ready: Ready) -> None:
-        if self.election.witness is None:
-            self._reports().let_in[message.name] = message.address
+        let_in = self._reports().let_in
+        if self.election.witness is None and (message.name in let_in or len(let_in) < ROSTER_MAX):
+            let_in[message.name] = message.address
 
     def on_send_away(self, source: Address, message: SendAway, now_ns: int, ready: Ready) -> None:
         self._reports().sent_away[message.name] = None

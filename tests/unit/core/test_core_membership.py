@@ -14,7 +14,7 @@ from holdfast.core.witness import Witness
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import MS, Config
-from holdfast.model.record import Place, Record
+from holdfast.model.record import ROSTER_MAX, Place, Record
 from holdfast.model.successor import record_objection
 
 CONFIG = Config()
@@ -137,6 +137,17 @@ def test_nobody_is_let_in_where_the_store_votes():
     assert reports.let_in == {}
 
 
+def test_a_roster_has_so_many_names_and_no_more():
+    full = {f"x{i}": AT for i in range(ROSTER_MAX - 1)}
+    draft = after(record(roster=full), let_in={"d": AT, "e": AT, "x1": "grpc://127.0.0.1:8"})
+    assert draft is not None
+    assert sorted(draft.roster.items() - full.items()) == [("d", AT), ("x1", "grpc://127.0.0.1:8")]
+    made, reports = membership(record())
+    for i in range(ROSTER_MAX + 5):
+        made.on_let_in("operator", m.LetIn(name=f"x{i}", address=AT), 0, Ready())
+    assert len(reports.let_in) == ROSTER_MAX
+
+
 def test_what_changes_in_the_roster_is_told():
     made, _ = membership(record(roster={"d": AT}))
     draft, ready = after(record(roster={"d": AT}), let_in={"e": AT}), Ready()
@@ -160,4 +171,6 @@ def test_a_record_with_an_address_that_cannot_be_is_refused():
         is_node, term = False, 1
 
     RecordView.record = record()  # type: ignore[attr-defined]
+    too_many = dict.fromkeys((f"x{i}" for i in range(ROSTER_MAX + 1)), AT)
+    assert "more than 256" in record_objection(record(roster=too_many), RecordView())  # type: ignore[arg-type]
     assert "listens where none can" in record_objection(record(roster={"d": "a\nb"}), RecordView())  # type: ignore[arg-type]

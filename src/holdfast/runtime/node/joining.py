@@ -17,6 +17,7 @@ from holdfast.errors import LEFT, ConfigError, PeerError
 from holdfast.model.ids import Name
 from holdfast.model.plan import digest
 from holdfast.model.ranges import is_name
+from holdfast.model.record import ROSTER_MAX
 from holdfast.runtime.config import NodeConfig
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.endpoints import check_endpoint
@@ -68,6 +69,12 @@ def check_guest(process: NodeProcess, name: Name, address: str, body: dict[str, 
             f"there is a node {name} already",
             detail=f"It listens at {process.book.endpoints.get(name)}.",
             hint="Every node needs a name of its own; a name that was used has votes on the disk of its node.",
+        )
+    if name not in record.roster and len(record.roster) >= ROSTER_MAX:
+        raise ConfigError(
+            f"{name} cannot join: {ROSTER_MAX} nodes have joined or left this cluster already",
+            detail="The record keeps their names, so that none of them votes twice.",
+            hint="Use the name and the disk of one that has left.",
         )
 
 
