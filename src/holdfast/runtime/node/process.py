@@ -341,8 +341,8 @@ class NodeProcess:
         if name == self.name:
             if self.loop is not None and self.node is not None and target in (self.name, self.node.seat):
                 self.loop.received(self.node.seat, message)
-        elif name in self.book.links:
-            self.book.links[name].send(target, message)
+        elif (link := self.book.link_to(name)) is not None:
+            link.send(target, message)
         else:
             guest = self.server.guests.get(target)
             if guest is not None:
