@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from test_core_placement import no_news
 
-from holdfast.core.election import Election
+from holdfast.core.election import Election, Standing
 from holdfast.core.membership import Membership
 from holdfast.core.placement import Draft, Reports, plan
 from holdfast.core.ready import Ready
@@ -118,6 +119,34 @@ def test_who_has_left_and_says_hello_gets_the_record():
     made.on_hello("c#3", m.Hello(name="c", life=3), 0, ready)
     assert ready.send == [("c", m.Push(record=known))]
     assert reports.hellos == {}
+
+
+def test_a_late_node_counts_when_what_was_pushed_to_it_has_arrived():
+    """Or one that nobody reaches is added and voted out forever."""
+    known = record(roster={"d": AT})
+    made, reports = membership(known)
+    made.election.standing = Standing.COORDINATOR
+    ready = Ready()
+    made.on_hello("d#1", m.Hello(name="d", life=1), 0, ready)
+    assert (ready.send, reports.hellos) == ([("d", m.Push(record=known))], {})
+    later = msgspec.structs.replace(known, version=9)
+    made.election.accepted = made.election.decided = later
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=4), 0, ready)  # the cluster need not stand still for it
+    assert reports.hellos == {"d": 1}
+    reports.hellos.clear()
+    member = msgspec.structs.replace(later, version=10, members={**later.members, "d": 1})
+    made.election.accepted = made.election.decided = member
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=4), 0, ready)
+    assert reports.hellos == {"d": 1}
+    reports.hellos.clear()
+    made.election.accepted = made.election.decided = msgspec.structs.replace(later, version=11)  # voted out
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=10), 0, ready)
+    assert reports.hellos == {}
+    made.on_hello("b#2", m.Hello(name="b", life=2), 0, ready)  # in the files
+    assert reports.hellos == {"b": 2}
+    made.election.standing = Standing.FOLLOWER
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=11), 0, ready)
+    assert reports.hellos == {"b": 2}
 
 
 def test_a_node_greets_those_of_its_file_and_of_the_roster():
