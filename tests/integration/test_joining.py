@@ -115,6 +115,8 @@ def test_a_node_joins_under_load_takes_over_and_another_leaves_for_good(run: Joi
     nodes.start("n2")  # somebody starts it all the same: it hears that it has left, and ends
     assert nodes.processes["n2"].wait(120) == LEFT
     assert "n2" not in nodes.status()["members"]
+    run.join("n2", int(nodes.endpoints["n2"].rpartition(":")[2]))  # let in again, where it was before
+    run.until_member("n2")
     nodes.finish(120)
     assert nodes.difference() == ""
 

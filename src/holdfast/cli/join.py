@@ -3,6 +3,7 @@
 What it needs to know is in the directory of the run: the plan, the secret, where the nodes are, and their settings. It
 asks one of them to let it in, which answers when the record has its name and its address. Then `run.json` gets both, so
 that commands ask it, too, and a run that goes on starts it. Only then does it start, and say hello like any other node.
+Its directory says that it joined before `run.json` names it (`runtime/node/joining.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from holdfast.runtime.client.local import free_ports
 from holdfast.runtime.config import NodeConfig, make_config, read_plan
 from holdfast.runtime.disk.lock import held_by
 from holdfast.runtime.net.endpoints import UNIX, check_endpoint, socket_of
+from holdfast.runtime.node.joining import mark_joined
 
 from .runs import RunFile, change_nodes, read_run
 
@@ -55,6 +57,7 @@ def join_run(name: str, directory: Path, file: Path | None, endpoint: str, own_d
         "metrics_port": port,
     }
     settings = make_config(found, str(file) if file else str(run.path / "run.json"))
+    mark_joined(home)
     change_nodes(run.path, name, endpoint, f"http://127.0.0.1:{port}/metrics" if port > 0 else "")
     return settings
 

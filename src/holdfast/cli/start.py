@@ -159,10 +159,18 @@ def go_on(
         check_began(before.settings, home.path, plan.query)
         check_kept(plan, before.settings, has_disks=True)
         names: list[str] = sorted(before.endpoints)
-        return restart_nodes(home, plan, Path(before.source), before.cwd, names, before.settings, restart_s, tell, told)
+        settings = _without_those_who_left(before.settings, names)
+        return restart_nodes(home, plan, Path(before.source), before.cwd, names, settings, restart_s, tell, told)
     except BaseException:
         home.undo()
         raise
+
+
+def _without_those_who_left(settings: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """A label in `domains` for a node that does not exist is a mistake; for one that has left it was none."""
+    if not isinstance(domains := settings.get("domains"), dict):
+        return settings
+    return {**settings, "domains": {name: label for name, label in domains.items() if name in names}}
 
 
 def resume(

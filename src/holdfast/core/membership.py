@@ -7,6 +7,9 @@ one on, and only where that one is accepted (`core/election.py`). As with every 
 before the next one begins; so two records that follow each other never have majorities that miss each other (raft,
 section 6).
 
+A member whom nobody reaches would be voted out and say hello again, forever. So its hello counts when it shows that a
+record arrived there that the coordinator pushed to it since it was not a member.
+
 A member more can make a majority larger than those who are up. So nobody is added while the coordinator does not hear
 enough members to go on without the new one. In a cluster where the store votes (`core/witness.py`) nobody is let in:
 which nodes count the store is said by their files, and must not change while they run.
@@ -19,16 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.election import Election
+from holdfast.core.election import Election, Standing
 from holdfast.core.placement import Draft, Reports
 from holdfast.core.ready import Ready
 from holdfast.model import notes
 from holdfast.model.ids import Address, Name, name_of
 from holdfast.model.messages import Hello, LetIn, Push, SendAway
+from holdfast.model.record import ROSTER_MAX
 
 
 class Membership:
-    __slots__ = ("_reports", "election", "name", "peers")
+    __slots__ = ("_pushed", "_reports", "election", "name", "peers")
 
     def __init__(self, name: Name, peers: tuple[Name, ...], election: Election, reports: Callable[[], Reports]) -> None:
         self.name = name
@@ -36,6 +40,8 @@ class Membership:
         self.peers = peers
         self.election = election
         self._reports = reports
+        #: Of roster names that are not members and said hello: the record that was pushed to them first.
+        self._pushed: dict[Name, int] = {}
 
     def knows(self, name: Name) -> bool:
         return name in self.peers or name in self.election.accepted.roster
@@ -63,12 +69,29 @@ class Membership:
         if self.election.decided.has_left(message.name):
             ready.send.append((name_of(source), Push(record=self.election.decided)))  # it may not know
             return
+        if self._is_out_of_reach(message, ready):
+            return
         hellos = self._reports().hellos
         hellos[message.name] = max(message.life, hellos.get(message.name, 0))
 
+    def _is_out_of_reach(self, message: Hello, ready: Ready) -> bool:
+        """Of a name in the roster that is not a member: has nothing arrived there that was pushed since then?"""
+        name, record = message.name, self.election.decided
+        if self.election.standing is not Standing.COORDINATOR:
+            self._pushed.clear()
+            return name in record.roster and name not in record.members  # a later coordinator sees for itself
+        if name in record.members or name not in self.election.accepted.roster or name == self.name:
+            self._pushed.pop(name, None)
+            return False
+        if message.version >= self._pushed.setdefault(name, record.version):
+            return False
+        ready.send.append((name, Push(record=record)))
+        return True
+
     def on_let_in(self, source: Address, message: LetIn, now_ns: int, ready: Ready) -> None:
-        if self.election.witness is None:
-            self._reports().let_in[message.name] = message.address
+        let_in = self._reports().let_in
+        if self.election.witness is None and (message.name in let_in or len(let_in) < ROSTER_MAX):
+            let_in[message.name] = message.address
 
     def on_send_away(self, source: Address, message: SendAway, now_ns: int, ready: Ready) -> None:
         self._reports().sent_away[message.name] = None

@@ -236,7 +236,8 @@ class Node:
             ready.send.extend((name, suspect) for name in sorted(self.record.members) if name != self.name)
             self._take(self.seat, suspect, now_ns, ready)
         if self.record.members.get(self.name) != self.life:
-            hello = m.Hello(name=self.name, life=self.life)
+            version = self.record.version if self.name in self.record.roster else 0
+            hello = m.Hello(name=self.name, life=self.life, version=version)
             ready.send.extend((peer, hello) for peer in self.membership.to_greet())
             self.membership.on_hello(self.seat, hello, now_ns, ready)
         if self.election.standing is not Standing.COORDINATOR and self.election.hears(now_ns):

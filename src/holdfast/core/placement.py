@@ -37,7 +37,7 @@ from holdfast.model.domains import draw, shared
 from holdfast.model.ids import Asset, Name, Seat, disk_seat, is_ledger, life_of, name_of, operator_of, seat_of
 from holdfast.model.messages import GivenUp, SkipsPassed
 from holdfast.model.protection import MODES, OnFailure, Protection
-from holdfast.model.record import Place, Record
+from holdfast.model.record import ROSTER_MAX, Place, Record
 from holdfast.model.skips import SKIPS_MAX
 
 
@@ -251,7 +251,7 @@ def _note_drains(made: Draft, reports: Reports) -> None:
 def _write_roster(made: Draft, reports: Reports) -> None:
     """Who may become a member, and where it listens: in the record before it is one."""
     for name in sorted(reports.let_in):
-        if name not in made.members:
+        if name not in made.members and (name in made.roster or len(made.roster) < ROSTER_MAX):
             made.roster[name] = reports.let_in[name]
 
 

@@ -7,6 +7,7 @@ to a factor of ten, from 0.1 ms to 70 s. A quantile is interpolated between two 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -91,6 +92,10 @@ class Histogram:
         return Histogram([int(n) for n in told["counts"]], float(told["total_s"]))
 
 
+#: What nobody takes is dropped, the oldest first: a port's hand-over has nobody who asks.
+SPANS_MAX = 1_000
+
+
 class HandOverClock:
     """Times of the three parts of a hand-over, from what its driver notes."""
 
@@ -98,7 +103,7 @@ class HandOverClock:
 
     def __init__(self) -> None:
         self._posted_ns = self._delivered_ns = self._committed_ns = 0
-        self._spans: dict[str, list[float]] = {}
+        self._spans: dict[str, deque[float]] = {}
 
     def post(self, now_ns: int) -> None:
         """The driver is given a batch."""
@@ -120,7 +125,7 @@ class HandOverClock:
     def _span(self, part: str, began_ns: int, now_ns: int) -> None:
         """What a driver before this one began is not its own to measure."""
         if began_ns:
-            self._spans.setdefault(part, []).append((now_ns - began_ns) / 1e6)
+            self._spans.setdefault(part, deque(maxlen=SPANS_MAX)).append((now_ns - began_ns) / 1e6)
 
     def take(self) -> dict[str, list[float]]:
         """Milliseconds of every part that has ended since the last time."""

@@ -92,7 +92,7 @@ class Unheard(Message, frozen=True, kw_only=True):
         return "" if self.members and name_of(source) not in self.members else "it names nobody, or its own sender"
 
 
-class Hello(Message, frozen=True, kw_only=True):
+class Hello(Message, frozen=True, kw_only=True, repr_omit_defaults=True):
     """From a node that is not (in this life) a member: let me in."""
 
     #: It raises a life.
@@ -101,6 +101,8 @@ class Hello(Message, frozen=True, kw_only=True):
     key = ()
     name: Name
     life: Number
+    #: Of a name in the roster, the record that it has heard of: what is said to it arrives. 0: none.
+    version: Number = 0
 
     def objection(self, source: Address, view: View) -> str:
         if name_of(source) != self.name or life_of(Seat(source)) not in (0, self.life):

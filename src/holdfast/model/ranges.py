@@ -39,10 +39,11 @@ Time = Annotated[int, Meta(ge=-1, le=TIME_MAX)]
 Piece = Annotated[int, Meta(ge=0, le=PIECES_MAX)]
 Life = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 
-_NAME = re.compile(r"[^\s#@>/]{1,200}")
-_SEAT = re.compile(r"[^\s#@>/]{1,200}(#[1-9][0-9]{0,18})?")
-_ADDRESS = re.compile(r"[^\s#]{1,300}(#[1-9][0-9]{0,18})?")
-_WORD = re.compile(r"[^\x00-\x1f]{0,300}")
+# Half a surrogate pair (JSON can say it) cannot be written anywhere: not to a journal, and not to another node.
+_NAME = re.compile(r"[^\s#@>/\ud800-\udfff]{1,200}")
+_SEAT = re.compile(r"[^\s#@>/\ud800-\udfff]{1,200}(#[1-9][0-9]{0,18})?")
+_ADDRESS = re.compile(r"[^\s#\ud800-\udfff]{1,300}(#[1-9][0-9]{0,18})?")
+_WORD = re.compile(r"[^\x00-\x1f\ud800-\udfff]{0,300}")
 
 #: What is wrong with a value; empty: nothing.
 Check = Callable[[Any], str]

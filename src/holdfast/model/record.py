@@ -91,6 +91,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return change(self, primary=self.twin, backup=self.primary, epoch=self.epoch + 1, moving=False)
 
 
+#: Names in a roster; each costs every node a link, and every record the address. Who has left keeps the name.
+ROSTER_MAX = 256
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: Number
     #: Term of the coordinator that proposed it.

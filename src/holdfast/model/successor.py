@@ -11,7 +11,7 @@ from holdfast.model.ids import Asset, Seat, is_ledger, life_of, name_of
 from holdfast.model.message import STEP, View, ahead
 from holdfast.model.protection import MODES
 from holdfast.model.ranges import is_word, shown
-from holdfast.model.record import Place, Record
+from holdfast.model.record import ROSTER_MAX, Place, Record
 from holdfast.model.skips import objection as skips_objection
 from holdfast.model.topology import Topology
 
@@ -45,6 +45,8 @@ def _shape(record: Record, before: Record, topology: Topology, *, whole: bool) -
         return "it protects by input what cannot be made again from a stretch of it"
     if whole and not topology.has_store and any(p.is_stored for p in record.protection.values()):
         return "its checkpoints need a store, and this pipeline has none"
+    if len(record.roster) > ROSTER_MAX:
+        return f"its roster has {len(record.roster)} names, more than {ROSTER_MAX}"
     if not all(is_word(address) for address in record.roster.values()):
         return "it says that a node listens where none can"
     units = record.units

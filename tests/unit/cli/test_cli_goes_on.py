@@ -13,7 +13,9 @@ from support.plans import layered_plan
 
 from holdfast.checkpoint.tenure import claim
 from holdfast.cli.main import main
+from holdfast.cli.start import go_on
 from holdfast.model.ids import asset_id
+from holdfast.runtime.config import make_config
 from holdfast.runtime.net.security import make_secret
 from holdfast.store.local import LocalStore
 from holdfast.store.plan import run_alone
@@ -174,3 +176,19 @@ def test_a_clean_point_without_the_state_of_an_operator_is_refused_at_once(tmp_p
     assert end.value.code == 2, said
     assert "needs the state of every operator in the store" in said
     assert "Of u0 nothing is there" in said
+
+
+def test_labels_of_nodes_that_have_left_are_left_out(tmp_path, monkeypatch):
+    """run.json forgets a node that leaves, its settings still have its domain: no node would start with them."""
+    ends = {"n0": "grpc://127.0.0.1:9", "n2": "grpc://127.0.0.1:10"}
+    labels = {"n0": "a/1", "n1": "a/2", "n2": "b/1"}
+    home = a_run(tmp_path / "run", endpoints=ends, settings={**STORE, "domains": labels})
+    (home / "plan.json").write_bytes(msgspec.json.encode(layered_plan()))
+    given: list[Any] = []
+    for check in ("has_finished", "check_not_followed", "check_began", "check_kept"):
+        monkeypatch.setattr(f"holdfast.cli.start.{check}", lambda *found, **more: False)
+    monkeypatch.setattr("holdfast.cli.start.restart_nodes", lambda *found: given.extend(found))
+    go_on(home)
+    names, settings = given[4:6]
+    assert (names, settings["domains"]) == (["n0", "n2"], {"n0": "a/1", "n2": "b/1"})
+    make_config({**settings, "name": "n0", "dir": str(home), "endpoints": ends})

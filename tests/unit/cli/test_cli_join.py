@@ -15,6 +15,8 @@ from holdfast.cli.join import join_run
 from holdfast.cli.runs import change_nodes, read_run
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import digest
+from holdfast.runtime.config import NodeConfig, make_config
+from holdfast.runtime.node.joining import as_joined
 
 AT = "grpc://127.0.0.1:7104"
 
@@ -42,6 +44,20 @@ def test_it_asks_with_its_plan_and_starts_with_what_the_run_has(tmp_path, node):
     run = read_run(home)
     assert run.endpoints["n4"] == AT
     assert run.metrics["n4"].endswith("/metrics")
+
+
+def test_its_directory_says_that_it_joined_before_run_json_names_it(tmp_path, node, monkeypatch):
+    """A run that goes on starts whom run.json names: were it started as one of the first, it could decide alone."""
+    seen: list[NodeConfig] = []
+
+    def look(directory: Path, name: str, endpoint: str, metrics: str) -> None:
+        seen.append(make_config({"name": name, "dir": str(directory), "endpoints": {"n0": AT, name: endpoint}}))
+        assert (as_joined(seen[0]).join, as_joined(msgspec.structs.replace(seen[0], name="n0")).join) == (True, False)
+
+    home = a_cluster(tmp_path, node, [])
+    monkeypatch.setattr("holdfast.cli.join.change_nodes", look)
+    join_run("n4", home, None, AT, None)
+    assert [config.join for config in seen] == [False]
 
 
 def test_settings_are_those_of_the_run_or_of_its_own_file(tmp_path, node):
@@ -87,6 +103,7 @@ def test_a_refusal_leaves_the_run_as_it_was(tmp_path, node):
     with pytest.raises(HoldfastError, match="n4 is not let in: there is a node n4 already"):
         join_run("n4", home, None, AT, None)
     assert (home / "run.json").read_bytes() == before
+    assert not (home / "nodes").exists()
 
 
 @pytest.mark.parametrize(

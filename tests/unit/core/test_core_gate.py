@@ -20,7 +20,7 @@ from holdfast.model.block import Block, Digest, digest_of, shard_block
 from holdfast.model.config import MS, Config
 from holdfast.model.found import Found
 from holdfast.model.message import EPOCH_STEP, FOREIGN_STEP, STEP
-from holdfast.model.ranges import NUMBER_MAX, check_of, is_address
+from holdfast.model.ranges import NUMBER_MAX, check_of, is_address, is_name, is_seat, is_word
 from holdfast.model.record import Place, Record, first_record
 from holdfast.model.topology import ReaderSpec, Topology, layered
 from holdfast.runtime.net.wire import decode, encode
@@ -362,3 +362,9 @@ def test_the_types_of_fields_say_what_they_may_be():
     assert "blocks: start: -1" in check(m.Data(edge="u0.0", epoch=1, blocks=(Block(-1, 1, (), 0),)))
     assert [is_address(text) for text in ("n1", "n1#2", "s0@3", "fetch@7", "probe-1")] == [True] * 5
     assert not any(is_address(text) for text in ("", "n1#x", "n1#0", "n1#", "n 1", "n1#-1", "n1#1#1", "x" * 999))
+
+
+def test_half_a_surrogate_pair_is_in_no_name_and_no_word():
+    """JSON can say it, and no journal can write it."""
+    assert [is_right("n\udc00") for is_right in (is_name, is_seat, is_address, is_word)] == [False] * 4
+    assert [is_right("\u00fc\U0001f600") for is_right in (is_name, is_seat, is_address, is_word)] == [True] * 4

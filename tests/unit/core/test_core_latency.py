@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.ids import asset_id
-from holdfast.model.latency import EDGES_S, HandOverClock, Histogram
+from holdfast.model.latency import EDGES_S, SPANS_MAX, HandOverClock, Histogram
 from holdfast.model.parts import CommitRecord
 from holdfast.model.stage_notes import AllDelivered, AllSealed, Committed, Delivered
 
@@ -101,3 +101,12 @@ def test_what_an_earlier_driver_began_is_not_measured():
     assert clock.take() == {}
     clock.on_notes([AllSealed(S0, 1, 3)], 9 * MS)
     assert clock.take() == {"seal": [4.0]}
+
+
+def test_a_clock_that_nobody_reads_keeps_the_newest():
+    clock = HandOverClock()
+    for i in range(SPANS_MAX + 5):
+        clock.post(MS)
+        clock.on_notes([AllDelivered(S0, 1, i, 1)], (i + 1) * MS)
+    found = clock.take()["deliver"]
+    assert (len(found), found[0], found[-1]) == (SPANS_MAX, 5.0, SPANS_MAX + 4.0)

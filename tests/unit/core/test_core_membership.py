@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from test_core_placement import no_news
 
-from holdfast.core.election import Election
+from holdfast.core.election import Election, Standing
 from holdfast.core.membership import Membership
 from holdfast.core.placement import Draft, Reports, plan
 from holdfast.core.ready import Ready
@@ -14,7 +15,7 @@ from holdfast.core.witness import Witness
 from holdfast.model import messages as m
 from holdfast.model import notes
 from holdfast.model.config import MS, Config
-from holdfast.model.record import Place, Record
+from holdfast.model.record import ROSTER_MAX, Place, Record
 from holdfast.model.successor import record_objection
 
 CONFIG = Config()
@@ -120,6 +121,34 @@ def test_who_has_left_and_says_hello_gets_the_record():
     assert reports.hellos == {}
 
 
+def test_a_late_node_counts_when_what_was_pushed_to_it_has_arrived():
+    """Or one that nobody reaches is added and voted out forever."""
+    known = record(roster={"d": AT})
+    made, reports = membership(known)
+    made.election.standing = Standing.COORDINATOR
+    ready = Ready()
+    made.on_hello("d#1", m.Hello(name="d", life=1), 0, ready)
+    assert (ready.send, reports.hellos) == ([("d", m.Push(record=known))], {})
+    later = msgspec.structs.replace(known, version=9)
+    made.election.accepted = made.election.decided = later
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=4), 0, ready)  # the cluster need not stand still for it
+    assert reports.hellos == {"d": 1}
+    reports.hellos.clear()
+    member = msgspec.structs.replace(later, version=10, members={**later.members, "d": 1})
+    made.election.accepted = made.election.decided = member
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=4), 0, ready)
+    assert reports.hellos == {"d": 1}
+    reports.hellos.clear()
+    made.election.accepted = made.election.decided = msgspec.structs.replace(later, version=11)  # voted out
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=10), 0, ready)
+    assert reports.hellos == {}
+    made.on_hello("b#2", m.Hello(name="b", life=2), 0, ready)  # in the files
+    assert reports.hellos == {"b": 2}
+    made.election.standing = Standing.FOLLOWER
+    made.on_hello("d#1", m.Hello(name="d", life=1, version=11), 0, ready)
+    assert reports.hellos == {"b": 2}
+
+
 def test_a_node_greets_those_of_its_file_and_of_the_roster():
     made, _ = membership(record(roster={"d": AT}))
     assert made.to_greet() == ["b", "c", "d"]
@@ -137,6 +166,17 @@ def test_nobody_is_let_in_where_the_store_votes():
     assert reports.let_in == {}
 
 
+def test_a_roster_has_so_many_names_and_no_more():
+    full = {f"x{i}": AT for i in range(ROSTER_MAX - 1)}
+    draft = after(record(roster=full), let_in={"d": AT, "e": AT, "x1": "grpc://127.0.0.1:8"})
+    assert draft is not None
+    assert sorted(draft.roster.items() - full.items()) == [("d", AT), ("x1", "grpc://127.0.0.1:8")]
+    made, reports = membership(record())
+    for i in range(ROSTER_MAX + 5):
+        made.on_let_in("operator", m.LetIn(name=f"x{i}", address=AT), 0, Ready())
+    assert len(reports.let_in) == ROSTER_MAX
+
+
 def test_what_changes_in_the_roster_is_told():
     made, _ = membership(record(roster={"d": AT}))
     draft, ready = after(record(roster={"d": AT}), let_in={"e": AT}), Ready()
@@ -146,7 +186,7 @@ def test_what_changes_in_the_roster_is_told():
     assert ready.notes == [notes.SentOff("a", "d", 5), notes.Invited("a", "e", AT, 5)]
 
 
-@pytest.mark.parametrize("address", ["", "a\nb", "x" * 301])
+@pytest.mark.parametrize("address", ["", "a\nb", "x" * 301, "grpc://a\ud800:1"])
 def test_an_address_is_a_word(address: str):
     assert m.LetIn(name="d", address=address).objection("operator", None)  # type: ignore[arg-type]
     assert not m.LetIn(name="d", address=AT).objection("operator", None)  # type: ignore[arg-type]
@@ -160,4 +200,6 @@ def test_a_record_with_an_address_that_cannot_be_is_refused():
         is_node, term = False, 1
 
     RecordView.record = record()  # type: ignore[attr-defined]
+    too_many = dict.fromkeys((f"x{i}" for i in range(ROSTER_MAX + 1)), AT)
+    assert "more than 256" in record_objection(record(roster=too_many), RecordView())  # type: ignore[arg-type]
     assert "listens where none can" in record_objection(record(roster={"d": "a\nb"}), RecordView())  # type: ignore[arg-type]

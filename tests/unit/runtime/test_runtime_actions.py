@@ -12,8 +12,10 @@ import pytest
 
 from holdfast.core.ready import Done, Spill
 from holdfast.errors import ConfigError, InputError
+from holdfast.model import messages as m
 from holdfast.model.block import shard_block
 from holdfast.model.plan import Plan
+from holdfast.model.record import Record
 from holdfast.model.topology import layered
 from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.disk.letters import LetterStore
@@ -55,6 +57,26 @@ def test_a_submit_leaves_the_plan_of_another_deployment_alone(tmp_path):
     submit(PLAN, "third")  # as the others run it
     assert found() == ("q", "first")
     assert deployed == [PLAN, PLAN]
+
+
+def test_who_has_left_is_let_in_again_by_the_record_whatever_the_files_say(monkeypatch):
+    """The file of those who stayed still names it, at that very address."""
+    at = {"n0": "grpc+unix:///t/n0.sock", "n2": "grpc+unix:///t/n2.sock"}
+    sent: list[object] = []
+
+    def send(target: str, message: m.LetIn) -> None:
+        sent.append((target, message))
+        process.record = Record(version=10, term=3, members={"n0": 1}, places={}, roster={"n2": message.address})
+
+    monkeypatch.setattr("holdfast.runtime.node.actions.check_guest", lambda *given: None)
+    process = SimpleNamespace(
+        name="n0", send=send, config=SimpleNamespace(endpoints=at), book=SimpleNamespace(endpoints=at), waits_for="",
+        record=Record(version=9, term=3, members={"n0": 1}, places={}, roster={"n2": ""}),
+        loop=SimpleNamespace(ask=lambda question, *limit, **more: "n0"),
+    )  # fmt: skip
+    for _ in range(2):  # the second time it is in
+        answer = Actions(process).let_in({"name": "n2", "address": at["n2"]})  # pyright: ignore[reportArgumentType]
+        assert (answer, sent) == ({"endpoints": at}, [("n0", m.LetIn(name="n2", address=at["n2"]))])
 
 
 def test_a_slow_spill_does_not_hold_up_what_leaves_the_node(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
@@ -16,6 +17,7 @@ from holdfast.runtime.config import NodeConfig, load_cluster, make_config
 from holdfast.runtime.net.endpoints import check_endpoint, check_private, nobody_listens, socket_of
 from holdfast.runtime.net.security import make_secret
 from holdfast.runtime.node import metrics
+from holdfast.runtime.node.joining import mark_joined
 from holdfast.runtime.node.process import NodeProcess
 
 
@@ -34,6 +36,17 @@ def test_a_port_in_use(tmp_path, taken):
     make_secret(tmp_path / "secret")
     with pytest.raises(ConfigError, match=f"cannot listen on grpc://127.0.0.1:{taken}"):
         NodeProcess(config(tmp_path, taken))
+
+
+def test_a_node_that_joined_once_never_makes_a_first_record(tmp_path):
+    make_secret(tmp_path / "secret")
+    given = msgspec.structs.replace(config(tmp_path, 1), endpoints={"n0": f"grpc+unix://{tmp_path}/n0.sock"})
+    tmp_path.chmod(0o700)
+    mark_joined(given.home)
+    process = NodeProcess(given)
+    assert process.config.join
+    process.close()
+    process.server.shutdown()
 
 
 def test_a_metrics_port_in_use(taken):
@@ -87,7 +100,8 @@ def test_nodes_of_one_machine_listen_where_nobody_else_can_go(tmp_path, monkeypa
     (directory / "n0.sock").unlink()
     nodes.stop()
     assert not directory.exists()
-    for wrong in ("grpc+unix://here/n0.sock", "grpc+unix:///" + 107 * "x", "grpc+unix://"):
+    unwritable = ("grpc://a\ud800:1", "grpc+unix:///a\ud800", f"grpc://{300 * 'a'}:1")  # JSON can say them
+    for wrong in ("grpc+unix://here/n0.sock", "grpc+unix:///" + 107 * "x", "grpc+unix://", *unwritable):
         with pytest.raises(ConfigError, match="endpoint of 'n0'"):
             check_endpoint(wrong, "n0")
 

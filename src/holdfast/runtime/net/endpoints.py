@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError
 from holdfast.model.ids import Name
+from holdfast.model.ranges import is_word, shown
 
 #: The kernel takes paths of sockets of this many bytes at most.
 PATH_BYTES_MAX = 107
@@ -45,6 +46,12 @@ def host_port(endpoint: str, name: str) -> tuple[str, int]:
 
 def check_endpoint(endpoint: str, name: str) -> None:
     path = socket_of(endpoint)
+    if not is_word(endpoint):
+        raise ConfigError(
+            f"endpoint of {name!r} cannot be used",
+            detail=f"It is {shown(endpoint)}.",
+            hint="Write at most 300 characters, and none that cannot be printed.",
+        )
     if not path:
         host_port(endpoint, name)
     elif not path.startswith("/") or len(path.encode()) > PATH_BYTES_MAX:

@@ -45,7 +45,7 @@ from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.rows import batches_of
-from holdfast.runtime.node.joining import check_guest
+from holdfast.runtime.node.joining import check_guest, is_let_in
 from holdfast.runtime.node.skipping import skip_of
 from holdfast.runtime.node.status import status
 
@@ -198,7 +198,7 @@ class Actions:
         check_guest(self.process, name, address, body)
         self._tell_coordinator(
             lambda: m.LetIn(name=name, address=address),
-            lambda: address in (self.process.record.roster.get(name), self.process.config.endpoints.get(name)),
+            lambda: is_let_in(self.process, name, address),
             "changed",
         )
         return {"endpoints": {**self.process.book.endpoints, name: address}}

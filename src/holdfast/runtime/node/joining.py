@@ -1,18 +1,43 @@
 """Nodes that come and go: why one that no file names is not let in (what a member can say at once, before the record is
-changed), and the end of one that has left for good."""
+changed), and the end of one that has left for good.
+
+A node that joined never makes a record of its own, however it is started: its pipeline began without it, and with a
+first record that has it as a member it could decide against those who were there before. So its directory says that it
+joined before any file names it (a start of all nodes from `run.json` knows nothing else of it).
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import LEFT, ConfigError, PeerError
 from holdfast.model.ids import Name
 from holdfast.model.plan import digest
 from holdfast.model.ranges import is_name
+from holdfast.model.record import ROSTER_MAX
+from holdfast.runtime.config import NodeConfig
+from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.endpoints import check_endpoint
 
 if TYPE_CHECKING:
     from holdfast.runtime.node.process import NodeProcess
+
+_MARK = "joined"
+
+
+def mark_joined(home: Path) -> None:
+    """Before a file names the node that lives here."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(home / _MARK, b"")
+
+
+def as_joined(config: NodeConfig) -> NodeConfig:
+    """A node that joined once is one that joins, whatever its file says."""
+    joined = config.join or (config.home / _MARK).exists()
+    return msgspec.structs.replace(config, join=True) if joined else config
 
 
 def check_guest(process: NodeProcess, name: Name, address: str, body: dict[str, Any]) -> None:
@@ -39,13 +64,25 @@ def check_guest(process: NodeProcess, name: Name, address: str, body: dict[str, 
         )
     record = process.record
     taken = name in record.roster or name in process.config.endpoints
-    is_there = address in (record.roster.get(name), process.config.endpoints.get(name))
-    if taken and not record.has_left(name) and not body.get("known") and not is_there:
+    if taken and not record.has_left(name) and not body.get("known") and not is_let_in(process, name, address):
         raise ConfigError(
             f"there is a node {name} already",
             detail=f"It listens at {process.book.endpoints.get(name)}.",
             hint="Every node needs a name of its own; a name that was used has votes on the disk of its node.",
         )
+    if name not in record.roster and len(record.roster) >= ROSTER_MAX:
+        raise ConfigError(
+            f"{name} cannot join: {ROSTER_MAX} nodes have joined or left this cluster already",
+            detail="The record keeps their names, so that none of them votes twice.",
+            hint="Use the name and the disk of one that has left.",
+        )
+
+
+def is_let_in(process: NodeProcess, name: Name, address: str) -> bool:
+    """Does the record say so, or the file? Who has left is not in, whatever the file of those who stayed says."""
+    record = process.record
+    listens = record.roster.get(name), process.config.endpoints.get(name)
+    return not record.has_left(name) and address in listens
 
 
 def end_if_left(process: NodeProcess) -> None:

@@ -54,7 +54,7 @@ from holdfast.runtime.node.book import AddressBook
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.desk import Desk
 from holdfast.runtime.node.events import EventLog
-from holdfast.runtime.node.joining import end_if_left
+from holdfast.runtime.node.joining import as_joined, end_if_left
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
@@ -82,7 +82,7 @@ class NodeProcess:
 
     def __init__(self, config: NodeConfig, echo: TextIO | None = None) -> None:
         self.started = time.monotonic()
-        self.config = config
+        self.config = config = as_joined(config)
         self.name = config.name
         self.home = config.home
         try:
@@ -341,8 +341,8 @@ class NodeProcess:
         if name == self.name:
             if self.loop is not None and self.node is not None and target in (self.name, self.node.seat):
                 self.loop.received(self.node.seat, message)
-        elif name in self.book.links:
-            self.book.links[name].send(target, message)
+        elif (link := self.book.link_to(name)) is not None:
+            link.send(target, message)
         else:
             guest = self.server.guests.get(target)
             if guest is not None:
