@@ -25,8 +25,9 @@ def bad(
 ) -> None:
     """Show the rows that stages have set aside, by operator and reason; or let a stage set aside more of them.
 
-    A stage that would set aside more than it may (bad_rows_max) fails, and is started again and again; with a higher
-    limit its batch goes through, and nothing is lost or doubled. The rows themselves are in DIR/bad/STAGE.
+    A stage that would set aside more than it may (bad_rows_max) fails, and is
+    started again and again. With a higher limit its batch goes through, and
+    nothing is lost or doubled. The rows themselves are in DIR/bad/STAGE.
 
     Examples:  holdfast bad
                holdfast bad --stage talkers_in --max 5000

@@ -50,11 +50,12 @@ LimitOption = Annotated[
 
 @app.callback()
 def checkpoint() -> None:
-    """Checkpoints in a stable store: list them, look at one, verify them, delete some.
+    """Checkpoints in a stable store: list them, look at one, verify, go back to one, delete.
 
-    A checkpoint is the state of one shard at one moment. Most of its pages are in files of earlier ones, which it
-    shares; `list` says how much is its own and how much would be free without it. What is damaged is set aside by
-    whoever wanted to restore it, with the reason, and an older one is used.
+    A checkpoint is the state of one shard at one moment. Most of its pages are in
+    files of earlier ones, which it shares; `list` says how much is its own and
+    how much would be free without it. A restore sets a damaged one aside, with
+    the reason, and takes an older one.
 
     Examples:  holdfast checkpoint list file:///var/holdfast
                holdfast checkpoint verify hdfs://name-node/holdfast

@@ -50,8 +50,10 @@ def node(
 ) -> None:
     """Run one node in the foreground, until it is told to stop. It waits for a pipeline if there is none yet.
 
-    Every node needs the same endpoints and the same secret file; beyond one machine also TLS. A node that joins a run
-    finds both in the directory of the run.
+    Every node needs the same endpoints and the same secret file; beyond one
+    machine also TLS. A node that joins a run (--join) finds endpoints and secret
+    in the directory of the run. Exit code 65: its journal is damaged; 66: it has
+    left the cluster. After either it must not be started again.
 
     Examples:  holdfast node --config node.toml
                holdfast node --config cluster.toml --name n2 --json
@@ -81,9 +83,11 @@ def submit(
 ) -> None:
     """Plan a pipeline here and let the nodes run it.
 
-    The file is sent to the nodes, which run it to find the stages' functions: whoever has the cluster's secret can
-    run code on its machines, as with spark-submit. What it imports must be installed there. If some nodes run this
-    pipeline already, those that still wait are given it too; nodes that run another one refuse.
+    The file is sent to the nodes, which run it to find the stages' functions:
+    whoever has the cluster's secret can run code on its machines, as with
+    spark-submit. What it imports must be installed there. If some nodes run this
+    pipeline already, those that still wait are given it too. Nodes that run
+    another one refuse.
 
     Examples:  holdfast submit netmon.py --config cluster.toml
     """

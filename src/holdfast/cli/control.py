@@ -43,6 +43,9 @@ def drain(
 ) -> None:
     """Move everything away from a node, without a pause; then it can be stopped.
 
+    The node stays a member and gets nothing new. A stage moves when its standby
+    is warm, or after a minute.
+
     Examples:  holdfast drain n2
     """
     took = empty(find_run(run), node, limit)

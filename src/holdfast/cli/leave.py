@@ -36,8 +36,10 @@ def leave(
 ) -> None:
     """Let a node leave the cluster: everything moves away from it without a pause, then it ends for good.
 
-    The record and run.json remember that it has left, whatever is started again. It can come back under its name with
-    `holdfast node n2 --join RUN`.
+    The others remember that it has left, whatever is started again. To come back
+    under its name it must join: `holdfast node n2 --join RUN`. At least three
+    members are needed for one of them to leave. To stop a node for a while, use
+    `holdfast drain` instead.
 
     Examples:  holdfast leave n2
     """

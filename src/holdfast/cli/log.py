@@ -43,8 +43,10 @@ LinesOption = Annotated[bool, typer.Option("--json", help="One JSON object per l
 def log() -> None:
     """Output logs: what nodes have put on disk because a consumer is away or slow.
 
-    Every edge of a node has a log of its own. It grows while its consumers are behind, and its segments go when all
-    of them have acknowledged what is in there: usually there is nothing to see.
+    Every edge of a node has a log of its own. It grows while its consumers are
+    behind, and its segments go when all of them have acknowledged what is in
+    there: usually there is nothing to see. Reads files on this machine, also
+    while the nodes run, and changes nothing.
 
     Examples:  holdfast log inspect
                holdfast log verify holdfast-run/netmon

@@ -61,7 +61,12 @@ app.add_typer(peace, name="peace")
 
 @app.callback()
 def _holdfast() -> None:
-    """High availability for Spark streaming pipelines."""
+    """High availability for Spark streaming pipelines.
+
+    Begin with `holdfast demo`, or with `holdfast run PIPELINE.py`. While it runs,
+    `status`, `events` and `trace` show it from another terminal. Every command
+    has --help, and --json for machines.
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -28,16 +28,19 @@ def mode(
 ) -> None:
     """Switch the mode of an operator while it runs, and wait until every shard of it is in that mode.
 
-    replay: a second node keeps the input that open windows need, and makes their state again if a node fails. Joins and
-    windows that count rows cannot be in it. passive: a second node holds a copy of every shard's state and takes over.
-    hybrid: that node also stands in for one that is only late, until it answers again. active: two nodes run every
-    shard all the time. none: there is no copy, and what a shard knows is lost if its node fails. No row is lost or
-    doubled by the switch itself. Going from none or replay to another mode, or from active to passive or hybrid, takes
-    as long as the state takes to reach another node; until then a shard stays in the mode that it has.
+    none: there is no copy; what a shard knows is lost if its node fails.
+    replay: a second node keeps the input that open windows need, and makes their
+    state again if a node fails. Not for joins, nor for windows that count rows.
+    passive: a second node holds a copy of every shard's state and takes over.
+    hybrid: that node also stands in for one that is only late.
+    active: two nodes run every shard all the time.
+
+    The switch itself loses and doubles no row. Going from none or replay to
+    another mode, or from active to passive or hybrid, takes as long as the state
+    takes to reach another node. Until then a shard stays in the mode it has.
 
     Examples:  holdfast mode talkers none
                holdfast mode talkers passive --limit 300
-               holdfast mode talkers hybrid
                holdfast mode talkers active
                holdfast status
     """

@@ -20,7 +20,18 @@ from .calibrate import calibrate, check_sizes
 from .checkpoint import SettingOption, read_settings
 from .runs import JsonOption, say
 
-app = typer.Typer(no_args_is_help=True, help="Who may write to the store when, and where the replicas go.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="""Who may write to the store when, and where the replicas go.
+
+    Both commands are for the file that the setting `network_model` names
+    (docs/peace.md): `calibrate` measures what goes into it, `plan` shows what a
+    set of writes would get.
+
+    Examples:  holdfast peace calibrate hdfs://name-node/scratch
+               holdfast peace plan net.toml --every 4
+    """,
+)
 #: A model of 100,000 servers has some 3 MB.
 MODEL_BYTES_MAX = 64_000_000
 CHUNKS_MAX = 1_000_000
@@ -66,15 +77,16 @@ def plan(
 def calibrate_command(
     store: Annotated[str, typer.Argument(metavar="URL", help="The store: hdfs://name-node/path, s3://bucket/path.")],
     chunk: Annotated[str, typer.Option(help="Size of a chunk; nodes have the setting `peace_chunk`.")] = "64 MB",
-    writers: Annotated[int, typer.Option(help="At most so many writers at once.")] = 8,
+    writers: Annotated[int, typer.Option(help="At most this many writers at once.")] = 8,
     setting: SettingOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure what this machine can send and what one data node can take, in chunks at a time.
 
-    Writes chunks with 1, 2, 4, ... writers at once and deletes them. Run it where a node runs, while nothing else
-    writes; what else uses network or disks counts in. For a store that cannot be told where to write (S3) only the
-    total is measured: it is `receive` of [store].
+    Writes chunks with 1, 2, 4, ... writers at once and deletes them. Run it where
+    a node runs, while nothing else writes; what else uses network or disks counts
+    in. For a store that cannot be told where to write (S3) only the total is
+    measured: it is `receive` in the model's table `store`.
 
     Examples:  holdfast peace calibrate hdfs://name-node/scratch
                holdfast peace calibrate hdfs://name-node/scratch --chunk "16 MB" --writers 4 --json

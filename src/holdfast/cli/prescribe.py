@@ -133,13 +133,13 @@ def prescribe_command(
     replicas: Annotated[str | None, typer.Option(help="copies in resilient storage (3)")] = None,
     copies: Annotated[str | None, typer.Option(help="fix the number of running copies")] = None,
     checkpoint_interval: Annotated[str | None, typer.Option(help="fix the checkpoint interval")] = None,
-    rr_max: Annotated[str | None, typer.Option(help="most recovery bandwidth, in multiples of the input rate")] = None,
-    durability: Annotated[str | None, typer.Option(help="for on-demand checkpoints (99.999%)")] = None,
+    rr_max: Annotated[str | None, typer.Option(help="most recovery bandwidth to be found, over the input rate")] = None,
+    durability: Annotated[str | None, typer.Option(help="chance that on_demand keeps the state (99.999%)")] = None,
     durability_span: Annotated[str | None, typer.Option(help="the time that --durability is for (10y)")] = None,
     checkpoint_spread: Annotated[str | None, typer.Option(help="sizes vary by ± this share (0)")] = None,
     churn: Annotated[str | None, typer.Option(help="state rewritten per byte of input (1)")] = None,
-    models: Annotated[str, typer.Option(help="published or exact")] = "exact",
-    file: Annotated[str | None, typer.Option(help="parameters from a JSON or TOML file")] = None,
+    models: Annotated[str, typer.Option(help="exact, or published: the formulas as the paper prints them")] = "exact",
+    file: Annotated[str | None, typer.Option(help="parameters from a JSON or TOML file; flags overrule")] = None,
     from_: Annotated[
         str | None,
         typer.Option("--from", help="measured parameters: a JSON file, or the directory of a running pipeline"),
@@ -153,7 +153,7 @@ def prescribe_command(
     price_storage: Annotated[float, typer.Option(help="per GB and month")] = 0.0,
     price_memory: Annotated[float, typer.Option(help="per GB and month")] = 0.0,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="output may be missing after a failure")
+        bool, typer.Option("--allow-missing", help="a strategy may win that loses output")
     ] = False,
     what_if: Annotated[list[str] | None, typer.Option(help="change a parameter: window=1h (repeatable)")] = None,
     show_sensitivity: Annotated[bool, typer.Option("--sensitivity", help="what would change this choice")] = False,
@@ -163,6 +163,10 @@ def prescribe_command(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Which resiliency strategy meets the SLA at the least cost.
+
+    Needs no Spark and no cluster, but for --sweep and --from RUN. RR is the
+    recovery bandwidth over the input rate; cost is over that of running without
+    resiliency.
 
     Examples:  holdfast prescribe --sla 99.99% --window 10min --checkpoint-size 300MB --input-rate 2MB/s --mtbf 30d
                holdfast prescribe --from holdfast-run/netmon --sla 99.99% --what-if window=1h

@@ -47,8 +47,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the s
 def savepoint() -> None:
     """Keep a named point of a live run, to start a changed pipeline from it: `holdfast run new.py --from NAME`.
 
-    The sources pause until everything that they have handed over is consumed, checkpointed and written; then they go
-    on. Nothing that a savepoint needs is removed from the store until it is deleted.
+    The run needs a store. Its sources pause until everything that they have handed
+    over is consumed, checkpointed and written; then they go on. Nothing that a
+    savepoint needs is removed from the store until it is deleted.
 
     Examples:  holdfast savepoint before-the-change
                holdfast savepoint list
@@ -64,7 +65,10 @@ def make(
     limit: Annotated[float, typer.Option(help="Seconds to wait until everything is consumed and written.")] = 600.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a savepoint. The same as `holdfast savepoint NAME`."""
+    """Make a savepoint. The same as `holdfast savepoint NAME`.
+
+    Examples:  holdfast savepoint make before-the-change --limit 60
+    """
     found = find_run(run)
     savepoints.check_name(name)
     check_whole(found, "a savepoint")
@@ -148,7 +152,10 @@ def _is_whole(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 @app.command("list")
 def list_command(run: RunArgument = None, as_json: JsonOption = False) -> None:
-    """Show the savepoints in the store of a run."""
+    """Show the savepoints in the store of a run.
+
+    Examples:  holdfast savepoint list
+    """
     found = find_run(run)
     check_store(found, "savepoint list")
     with opened_store(found) as service:
@@ -165,7 +172,10 @@ def list_command(run: RunArgument = None, as_json: JsonOption = False) -> None:
 
 @app.command("show")
 def show(name: NameArgument, run: RunArgument = None, as_json: JsonOption = False) -> None:
-    """Show one: which checkpoints, up to which batch of every stage, up to where sinks have written."""
+    """Show one: which checkpoints, up to which batch of every stage, up to where sinks have written.
+
+    Examples:  holdfast savepoint show before-the-change
+    """
     found = find_run(run)
     check_store(found, "savepoint show")
     with opened_store(found) as service:
@@ -186,7 +196,10 @@ def show(name: NameArgument, run: RunArgument = None, as_json: JsonOption = Fals
 
 @app.command("delete")
 def delete(name: NameArgument, run: RunArgument = None, as_json: JsonOption = False) -> None:
-    """Delete one. Its checkpoints go with the next collection, unless they are needed otherwise."""
+    """Delete one. Its checkpoints go with the next collection, unless they are needed otherwise.
+
+    Examples:  holdfast savepoint delete before-the-change
+    """
     found = find_run(run)
     check_store(found, "savepoint delete")
     with opened_store(found) as service:

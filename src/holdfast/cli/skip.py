@@ -28,9 +28,10 @@ def skip(
 ) -> None:
     """Pass over one batch that a shard cannot take, and keep its rows as dead letters.
 
-    `holdfast status` shows the command for a shard that stands still. Only this batch, and only its part for this
-    shard, is passed over; the rows are in DIR/dead/OPERATOR, and `verify` counts them. The skip is in the placement
-    record, so every copy of the shard does the same, before and after a failure. Said twice, it changes nothing.
+    `holdfast status` shows the command for a shard that stands still. Only this
+    batch, and only its part for this shard, is passed over. Its rows are in
+    DIR/dead/OPERATOR, and `verify` counts them. Every copy of the shard does the
+    same, before and after a failure. Said twice, it changes nothing.
 
     Examples:  holdfast skip talkers-1 talkers_in 17
                holdfast skip tops-0 talkers-1.0 3520

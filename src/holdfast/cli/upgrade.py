@@ -48,8 +48,10 @@ def upgrade(
 ) -> None:
     """Let a live run go on as a changed pipeline: savepoint, stop, start from it. Then watches over it as `run` does.
 
-    Operators are matched by name. What is the same goes on with its state, also in another number of shards; what is
-    new or gone needs --allow-new or --drop; everything else is refused before anything happens: the old run goes on.
+    Operators are matched by name. What is the same goes on with its state, also
+    in another number of shards. What is new needs --allow-new, what is gone needs
+    --drop, and a new aggregate needs --default. Anything else is refused before
+    anything happens, and the old run goes on.
 
     Examples:  holdfast upgrade holdfast-run/netmon netmon2.py
                holdfast upgrade holdfast-run/netmon netmon2.py --allow-new --drop

@@ -27,8 +27,9 @@ VERIFY_LIMIT_S = 3600
 def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """Was anything lost or doubled? Compares what the sinks hold with one Spark batch job over the same input.
 
-    Late rows and bad rows that were recorded are left out. The run must have been ended with `holdfast stop --finish`,
-    which closes all windows. Exit code 0: equal; 1: not, and it says what is missing or doubled.
+    Late rows and bad rows that were recorded are left out. End the run with
+    `holdfast stop --finish` first, which closes all windows. Exit code 0: equal;
+    1: not equal, and it says what is missing or doubled.
 
     Examples:  holdfast stop --finish && holdfast verify
                holdfast verify holdfast-run/netmon --json
