@@ -43,7 +43,7 @@ class Role(Enum):
 class Action(Enum):
     NOTHING = "nothing"
     FOUND = "start empty (first record only)"
-    JOIN = "start without a base; wait for a whole capture"
+    JOIN = "start without a base; wait for a scan of the primary's state"
     REJOIN = "drop, then join"
     KEEP = "keep the image"
     PROMOTE = "step the image over the retained input, at the new epoch"

@@ -1,7 +1,7 @@
 """The Spark session of a driver process: settings that make a micro-batch short, the package where workers are.
 
 The settings are defaults; whatever the user sets wins. The plain checkpoint file manager and file system take a
-micro-batch from 153 ms to 70 ms (SPARK-NOTES; docs/spark/costs.md has what was measured with these settings).
+micro-batch from 153 ms to 70 ms (docs/spark/costs.md has what was measured with these settings).
 Spark's checkpoint need not survive a power cut: the stage's ledger is the truth, and the checkpoint is made to agree
 with it at every start.
 """

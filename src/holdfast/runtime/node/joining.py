@@ -60,7 +60,7 @@ def check_guest(process: NodeProcess, name: Name, address: str, body: dict[str, 
         raise ConfigError(
             f"{name} cannot join: in this run the store votes",
             detail="It was started with two nodes and a store, which casts the third vote.",
-            hint="Stop it, and start it again with three nodes or more.",
+            hint="Keep a savepoint of it, and start a new run from that with three nodes or more (docs/upgrades.md).",
         )
     record = process.record
     taken = name in record.roster or name in process.config.endpoints
