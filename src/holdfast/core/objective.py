@@ -67,8 +67,8 @@ class Objective:
             self.missed.pop(name, None)
 
     def _segments(self) -> dict[HaSegment, Guards]:
-        """What runs here, by who would recover it from an image; "" is nobody. A twin has nothing to do again, and what a
-        keeper has to do no capture makes less."""
+        """What runs here, by who would recover it from an image; "" is nobody. A twin has nothing to do again, and no
+        capture makes less of what a keeper has to do."""
         host, found = self._host, dict[HaSegment, Guards]()
         for shard, runner in sorted(host.runners.items()):
             place, guard = host.record.places[shard], images_of(runner)
