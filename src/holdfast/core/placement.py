@@ -412,7 +412,7 @@ def _bring_up_another(made: Draft, asset: Asset) -> None:
     if name:
         made.put(asset, joining=made.seat(asset, name))
     else:
-        made.put(asset, backup=None, joining=place.backup)
+        made.put(asset, backup=None, joining=place.backup, moving=False)
 
 
 def _may_start_empty(place: Place) -> bool:
