@@ -200,7 +200,7 @@ class PageReads:
         starts = [0, *breaks.tolist()] if n else []
         group: list[_Run] = []
         room = most
-        for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        for start, stop in itertools.pairwise([*starts, n]):
             while start < stop:
                 if group and (room == 0 or group[0].file != self._files[start]):
                     yield group

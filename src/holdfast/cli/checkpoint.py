@@ -312,10 +312,12 @@ def restore(
 
 
 def _check_logged(service: IoService, shard: Asset, head: ShardHead, number: int) -> None:
-    """What came after that checkpoint must still be in the logs of the stages."""
-    manifest = service.run(read_manifest(shard, inspect.entry_of(head, number)))
-    newest = head.good[0].batches if head.good else {}
-    for edge, batch in manifest.stand.batches.items():
+    """What came after that checkpoint must still be in the logs of the stages; of footprints also what came after the
+    oldest of them."""
+    entry = inspect.entry_of(head, number)
+    manifest = service.run(read_manifest(shard, entry))
+    newest = service.run(read_manifest(shard, head.good[0])).stand.batches if head.good else {}
+    for edge, batch in entry.batches.items():
         stage = asset_id(producer_stage(edge))
         first = service.run(batches.first_kept(manifest.fit.deployment, stage))
         if newest.get(edge, batch) > batch and (first is None or first > batch + 1):

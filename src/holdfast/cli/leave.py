@@ -13,10 +13,12 @@ import time
 from contextlib import suppress
 from typing import Annotated
 
+import msgspec
 import typer
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
+from holdfast.model.record import Record
 
 from .control import LOOK_S, empty
 from .runs import JsonOption, RunArgument, RunFile, change_nodes, find_run, say
@@ -47,6 +49,13 @@ def leave(
     if node not in found.endpoints:
         raise ConfigError(f"no node {node!r}", hint=f"There are {', '.join(sorted(found.endpoints))}.")
     members = _members(found)
+    if node not in members and _has_left(found, node):  # the command that let it leave was ended before it said so
+        change_nodes(found.path, node, "")
+        if as_json:
+            say({"node": node, "members": members, "seconds": 0.0})
+            return
+        typer.echo(f"{node} had left already; members are {', '.join(members)}.")
+        return
     if node not in members:
         raise ConfigError(f"{node} is not a member now", detail=f"Members are {', '.join(members)}.")
     if len(members) < MEMBERS_MIN:
@@ -93,6 +102,18 @@ def _send_away(found: RunFile, node: str, others: list[str]) -> None:
 
 def _members(found: RunFile) -> list[str]:
     return sorted(cluster_status(found)["record"]["members"])
+
+
+def _has_left(found: RunFile, node: str) -> bool:
+    """Does the record say so?"""
+    caller = found.caller()
+    try:
+        raw = caller.call_raw(Name(found.first_up()), "record")
+        return msgspec.msgpack.decode(raw, type=Record).has_left(Name(node))
+    except (HoldfastError, msgspec.MsgspecError):
+        return False
+    finally:
+        caller.close()
 
 
 def _wait_until_out(found: RunFile, node: str, limit: float) -> None:

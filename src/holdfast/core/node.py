@@ -76,7 +76,10 @@ class Node:
         found: Found,
         first: Record,
         now_ns: int,
+        *,
+        joined: bool = False,
     ) -> None:
+        """`first`: the record that a pipeline begins with; one that has joined later never makes it."""
         self.name = name
         self.topology = topology
         self.config = config
@@ -117,7 +120,7 @@ class Node:
         self.election.patience_ns = 2 * config.heartbeat_ns * sorted(peers).index(name)
         self.suspicions = Suspicions(name, self.election, config)
         self.links = LinkWatch(name, topology, self.election, config)
-        self.first = first if self.life == 1 else None
+        self.first = first if self.life == 1 and not joined else None
         self.handlers: dict[type, Handler] = _handlers(self)
         self.gate = Gate(
             self.seat,

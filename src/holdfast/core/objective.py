@@ -67,11 +67,12 @@ class Objective:
             self.missed.pop(name, None)
 
     def _segments(self) -> dict[HaSegment, Guards]:
-        """What runs here, by who would recover it; "" is nobody."""
+        """What runs here, by who would recover it from an image; "" is nobody. A twin has nothing to do again, and no
+        capture makes less of what a keeper has to do."""
         host, found = self._host, dict[HaSegment, Guards]()
         for shard, runner in sorted(host.runners.items()):
             place, guard = host.record.places[shard], images_of(runner)
-            if guard is not None and runner.is_primary:
+            if guard is not None and runner.is_primary and not place.twin and not place.keeper:
                 backup = name_of(place.backup) if place.backup else Name("")
                 found.setdefault(HaSegment(name_of(host.seat), backup), {})[shard] = guard
         return found

@@ -202,7 +202,7 @@ def _change_members(made: Draft, reports: Reports) -> bool:
             return True
     for name in sorted(reports.sent_away):  # not before everything that it held is elsewhere
         held = any(name_of(seat) == name for place in made.places.values() for seat in place.holders)
-        if name in made.members and name in made.leaving and not held:
+        if name in made.members and name in made.leaving and not held and _has_line(made, name):
             _remove(made, name)
             made.roster[name] = ""
             return True
@@ -248,10 +248,15 @@ def _note_drains(made: Draft, reports: Reports) -> None:
         made.draining = (*made.draining, *fresh)
 
 
+def _has_line(made: Draft, name: Name) -> bool:
+    """Is there room for it in the roster? A record with more names is refused by everybody."""
+    return name in made.roster or len(made.roster) < ROSTER_MAX
+
+
 def _write_roster(made: Draft, reports: Reports) -> None:
     """Who may become a member, and where it listens: in the record before it is one."""
     for name in sorted(reports.let_in):
-        if name not in made.members and (name in made.roster or len(made.roster) < ROSTER_MAX):
+        if name not in made.members and _has_line(made, name):
             made.roster[name] = reports.let_in[name]
 
 
@@ -407,7 +412,7 @@ def _bring_up_another(made: Draft, asset: Asset) -> None:
     if name:
         made.put(asset, joining=made.seat(asset, name))
     else:
-        made.put(asset, backup=None, joining=place.backup)
+        made.put(asset, backup=None, joining=place.backup, moving=False)
 
 
 def _may_start_empty(place: Place) -> bool:

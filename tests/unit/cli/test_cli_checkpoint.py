@@ -9,7 +9,9 @@ from support.small_checkpoints import DEPLOYMENT, SHARD, Chain, aggregate, feed,
 from test_cli_runs import call
 
 from holdfast.checkpoint import Stand, claim, fit_of, publish, restore_operator, take
+from holdfast.checkpoint.footprints import EntryJob, FootprintEntry
 from holdfast.checkpoint.inspect import pin
+from holdfast.model.footprint import Control
 from holdfast.model.ids import Edge, dead_edge
 from holdfast.model.parts import OutputPart
 from holdfast.store import LocalStore
@@ -184,6 +186,41 @@ def from_a_stage(store) -> Chain:
         job = take(made.op, SHARD, given, fit_of(made.op, DEPLOYMENT), now_ms=now_ms, base=made.kept)
         made.kept = job.kept(run(store, publish(made.tenure, job)).sequence)
     return made
+
+
+def footprints(store) -> None:
+    """Entries 4 and 5 of the same shard: of each window something, and no page."""
+    made = from_a_stage(store)
+    edge, needs = Edge("packets>talkers-0"), ()
+    for i in (5, 7):
+        entry = FootprintEntry(Control(i, i, 0, 0, i, 0, 0), b"", b"")
+        given = Stand(epoch=3, positions={edge: i}, batches={edge: i})
+        fit = fit_of(made.op, DEPLOYMENT)
+        job = EntryJob(SHARD, entry, fit, given, needs=needs, log_from={edge: i - 2}, now_ms=now_ms)
+        run(store, publish(made.tenure, job))
+        assert job.own is not None
+        needs = (job.own,)
+
+
+def test_entries_of_footprints_are_checked_like_pages(store, capsys, tmp_path):
+    footprints(store)
+    code, out, _ = call(capsys, "checkpoint", "verify", store.url)
+    assert (code, "talkers-0 5: whole" in out) == (0, True), out
+    assert call(capsys, "checkpoint", "show", store.url, "talkers-0", "5")[0] == 0
+    key = next(one.key for one in store.list("") if one.key.endswith("5/part-entry"))
+    (tmp_path / "store" / key).write_bytes(b"garbage")
+    code, out, _ = call(capsys, "checkpoint", "verify", store.url)
+    assert (code, "talkers-0 4: whole" in out, "talkers-0 5: whole" in out) == (1, True, False)
+
+
+def test_it_does_not_go_back_to_footprints_whose_input_is_not_in_the_log_any_more(store, capsys):
+    """They need what was taken after the oldest of them: a restart would find neither that nor a newer state."""
+    footprints(store)
+    store.put(f"log/{DEPLOYMENT}/packets/0/5-1-1", [b"that before it was let go of"])
+    code, _, err = _back(capsys, store, 4)
+    assert (code, "Batches of packets after 3 are not in its log any more" in err) == (2, True)
+    store.put(f"log/{DEPLOYMENT}/packets/0/4-1-1", [b"it is needed"])
+    assert _back(capsys, store, 4)[0] == 0
 
 
 def test_it_does_not_go_back_over_rows_that_were_set_aside_nor_over_a_gap(store, capsys):

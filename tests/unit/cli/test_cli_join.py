@@ -16,7 +16,7 @@ from holdfast.cli.runs import change_nodes, read_run
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.plan import digest
 from holdfast.runtime.config import NodeConfig, make_config
-from holdfast.runtime.node.joining import as_joined
+from holdfast.runtime.node.joining import has_joined
 
 AT = "grpc://127.0.0.1:7104"
 
@@ -52,7 +52,7 @@ def test_its_directory_says_that_it_joined_before_run_json_names_it(tmp_path, no
 
     def look(directory: Path, name: str, endpoint: str, metrics: str) -> None:
         seen.append(make_config({"name": name, "dir": str(directory), "endpoints": {"n0": AT, name: endpoint}}))
-        assert (as_joined(seen[0]).join, as_joined(msgspec.structs.replace(seen[0], name="n0")).join) == (True, False)
+        assert (has_joined(seen[0]), has_joined(msgspec.structs.replace(seen[0], name="n0"))) == (True, False)
 
     home = a_cluster(tmp_path, node, [])
     monkeypatch.setattr("holdfast.cli.join.change_nodes", look)

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from test_cli_runs import a_run, call
+
+from holdfast.model.record import Record
 
 
 def a_cluster(members: list[str], asked: list[tuple[str, dict]]) -> dict[str, Any]:
@@ -70,6 +73,19 @@ def test_two_that_are_left_are_warned_of_and_one_that_would_be_left_is_refused(c
     code, _, err = call(capsys, "leave", "n0", run_of(tmp_path / "b", node, ["n0", "n1"], asked))
     assert (code, asked) == (2, [])
     assert "too few" in err
+
+
+def test_what_an_interrupted_command_has_left_over_is_made_up_for(capsys, tmp_path, node):
+    """The record says that it has left, and run.json does not: a run that goes on would start it for ever."""
+    asked: list[tuple[str, dict]] = []
+    answers = a_cluster(["n1", "n2", "n3"], asked)
+    known = Record(version=9, term=2, members={"n1": 1, "n2": 1, "n3": 1}, places={}, roster={"n7": ""})
+    endpoints = node(tmp_path, ping={"name": "n0"}, record=msgspec.msgpack.encode(known), **answers)
+    run = str(a_run(tmp_path, endpoints={**endpoints, "n7": "grpc://127.0.0.1:9"}))
+    code, out, err = call(capsys, "leave", "n7", run, "--json")
+    assert (code, asked) == (0, []), err
+    assert json.loads(out) == {"node": "n7", "members": ["n1", "n2", "n3"], "seconds": 0.0}
+    assert "n7" not in json.loads((tmp_path / "run.json").read_text())["endpoints"]
 
 
 @pytest.mark.parametrize(("name", "members", "why"), [("n7", ["n0", "n1", "n2"], "no node"),

@@ -177,6 +177,16 @@ def test_a_roster_has_so_many_names_and_no_more():
     assert len(reports.let_in) == ROSTER_MAX
 
 
+def test_nobody_leaves_for_whose_name_the_roster_has_no_room():
+    """The record with it would be refused by all who hear it, and no later one would be decided."""
+    full = {f"x{i}": "" for i in range(ROSTER_MAX)}
+    draft = after(record(roster=full, draining=("c",)), sent_away={"c": None})
+    assert draft is None or (draft.roster, sorted(draft.members)) == (full, ["a", "b", "c"])
+    draft = after(record((*PEERS, "x3"), {**full, "x3": AT}, draining=("x3",)), sent_away={"x3": None})
+    assert draft is not None
+    assert (draft.roster, sorted(draft.members)) == (full, ["a", "b", "c"])
+
+
 def test_what_changes_in_the_roster_is_told():
     made, _ = membership(record(roster={"d": AT}))
     draft, ready = after(record(roster={"d": AT}), let_in={"e": AT}), Ready()

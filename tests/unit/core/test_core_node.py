@@ -14,7 +14,7 @@ from holdfast.model import messages as m
 from holdfast.model.config import MS, Config
 from holdfast.model.found import Ballot, Found
 from holdfast.model.protection import Protection
-from holdfast.model.record import Place, Record, first_record
+from holdfast.model.record import NO_RECORD, Place, Record, first_record
 from holdfast.model.topology import layered
 
 TOPOLOGY = layered(stages=1, shards=1)
@@ -175,6 +175,18 @@ def test_one_node_alone_decides_at_once_and_says_that_it_is_degraded():
     ready = alone.step(TICK, 100 * MS)
     assert noted(ready, "degraded")
     assert alone.record.version == 2
+
+
+def test_whoever_has_joined_makes_no_first_record_and_counts_the_store_as_its_file_says():
+    """A run that goes on with two nodes, of which one had joined: both must agree that the store votes."""
+    stored, names = msgspec.structs.replace(TOPOLOGY, has_store=True), ("n0", "n1")
+    for joined in (False, True):
+        made = Node("n1", names, stored, Config(), op, Random(1), NEW, first_record(stored, names), 0, joined=joined)
+        made.start(0)
+        assert made.election.accepted.version == (0 if joined else 1)
+        assert made.election.witness is not None
+    late = Node("n1", names, stored, Config(), op, Random(1), NEW, NO_RECORD, 0, joined=True)
+    assert late.election.witness is None  # the file of the other one does not name it
 
 
 def test_a_drain_is_taken_up_by_the_coordinator():

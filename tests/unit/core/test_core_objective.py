@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import pytest
-from support.core import host
+from support.core import host, place
 
 from holdfast.core.agenda import images_of
 from holdfast.core.objective import Objective, share_out, why_not
@@ -102,6 +102,18 @@ def test_a_single_late_look_is_a_burst_and_no_operator_without_an_objective_is_l
     work(images, 60 * SECOND)
     for i in range(10):
         Objective(made).look(i * 100 * MS, ready)
+    assert not ready.notes
+
+
+@pytest.mark.parametrize("mode", ["replay", "active"])
+def test_a_shard_that_is_not_captured_any_more_is_not_looked_at(mode: str):
+    """It was in mode passive before, and its guard for images is still there: no capture would ever make it shorter."""
+    made, images = guard(objective_ns=100 * MS)
+    made.fence.record.places["u0"] = place(2, mode=mode)
+    objective, ready = Objective(made), Ready()
+    work(images, SECOND)
+    for i in range(10):
+        objective.look(i * 100 * MS, ready)
     assert not ready.notes
 
 

@@ -160,6 +160,17 @@ def test_with_two_nodes_a_keeper_joins_anew_to_be_an_image():
     assert join(record).places["u0"].mode == "passive"
 
 
+def test_a_keeper_that_joins_anew_ends_a_hand_over_to_it():
+    """Nobody takes a record in which a shard moves to nobody, and the coordinator would propose no other any more."""
+    record = after(start(REPLAY, ("n0", "n1")), drains={"n0": None})
+    assert record.places["u0"].moving
+    record = after(record, protection={"u0": PASSIVE})
+    place = record.places["u0"]
+    assert (place.backup, place.joining, place.moving) == (None, "n1#1", False)
+    place = after(join(record)).places["u0"]
+    assert (place.backup, place.mode, place.moving) == ("n1#1", "passive", True)
+
+
 def test_between_keeper_and_none():
     record = after(start(REPLAY), protection={"u0": NONE})
     place = record.places["u0"]

@@ -8,6 +8,7 @@ from support.core import CONFIG, ONE, feed, host, op, place, record, run
 from holdfast.core.copy import DEAD_LETTERS
 from holdfast.core.host import Host
 from holdfast.core.protect import Horizons
+from holdfast.core.protect.horizon import ROUNDS_MAX
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
 from holdfast.model import messages as m
@@ -77,7 +78,7 @@ def test_nothing_new_is_acknowledged_until_the_keeper_has_said_that_it_keeps():
     guard = guard_of(made)
     assert guard.safe() == {EDGE: 0}
     made.replays.on_horizon_kept("c#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round), 0, Ready())
-    made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round - 1), 0, Ready())
+    made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round + 1), 0, Ready())
     assert guard.safe() == {EDGE: 0}
     made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round), 0, Ready())
     assert guard.safe() == {EDGE: 12}
@@ -89,6 +90,36 @@ def test_what_is_not_answered_is_named_again():
     assert tick(made, 2) == named[-1:]
     made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round), 0, Ready())
     assert tick(made, 3) == []
+
+
+def test_a_keeper_that_answers_more_slowly_than_horizons_are_named_is_heard_all_the_same():
+    """Or nothing is ever acknowledged, however well it keeps what it was told, and the mode ends."""
+    made, named = primary(3)
+    for number in range(3, 9):
+        batch(made, number, 10 * number + 5, 10 * number + 5)
+        made.runners["u0"].pump(0, Ready())
+        read_all(made)
+        late = named[-1]
+        named += tick(made, number + 1)
+        assert named[-1].round > late.round
+        made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=late.round), 0, Ready())
+        assert guard_of(made).safe() == late.start
+        assert guard_of(made).waiting
+    made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[0].round), 0, Ready())
+    assert guard_of(made).safe() == late.start  # it never goes back
+    made.replays.on_horizon_kept("b#1", m.HorizonKept(shard="u0", since=1, round=named[-1].round), 0, Ready())
+    assert (guard_of(made).safe(), guard_of(made).waiting) == (named[-1].start, False)
+    assert guard_of(made).named == {}
+
+
+def test_a_keeper_that_never_answers_costs_no_memory():
+    made, _ = primary(1)
+    guard = guard_of(made)
+    for number in range(2, 3 * ROUNDS_MAX):
+        guard.start = None
+        tick(made, number)
+    assert guard.number >= 2 * ROUNDS_MAX
+    assert len(guard.named) == ROUNDS_MAX
 
 
 def test_another_keeper_begins_at_the_image_by_which_it_was_brought_up():
@@ -206,6 +237,12 @@ def test_windows_that_need_more_than_may_be_kept_end_the_mode():
     assert runner.reports() == [m.SetProtection(operator="u0", protection=Protection(mode="passive"))]
     runner.on_protection(Protection(mode="passive"), 0)
     assert runner.reports() == []
+    tick(made, 16)
+    runner.on_protection(Protection(mode="replay"), 0)  # somebody wants it again, before another node has an image
+    assert runner.reports() == []
+    for number in range(17, 23):
+        guard_of(made).on_tick(number * PERIOD_NS, found)
+    assert [type(note) for note in found.notes] == 2 * [notes.ReplayOver]
 
 
 def test_what_is_not_windows_over_event_time_cannot_be_protected_so():

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError, InputError
 from holdfast.model import messages as m
 from holdfast.model.block import shard_block
 from holdfast.model.plan import Plan
-from holdfast.model.record import Record
+from holdfast.model.record import ROSTER_MAX, Record
 from holdfast.model.topology import layered
 from holdfast.runtime.disk.edge_logs import EdgeLogs
 from holdfast.runtime.disk.letters import LetterStore
@@ -57,6 +57,13 @@ def test_a_submit_leaves_the_plan_of_another_deployment_alone(tmp_path):
     submit(PLAN, "third")  # as the others run it
     assert found() == ("q", "first")
     assert deployed == [PLAN, PLAN]
+
+
+def test_nobody_is_sent_away_whose_name_the_record_has_no_room_for():
+    full = Record(version=9, term=3, members={"n0": 1}, places={}, roster={f"x{i}": "" for i in range(ROSTER_MAX)})
+    process = SimpleNamespace(name="n0", record=full)
+    with pytest.raises(ConfigError, match="n0 cannot leave: 256 nodes have joined or left"):
+        Actions(process).send_away({"name": "n0"})  # pyright: ignore[reportArgumentType]
 
 
 def test_who_has_left_is_let_in_again_by_the_record_whatever_the_files_say(monkeypatch):

@@ -15,10 +15,11 @@ from support.far import far
 
 from holdfast.errors import PeerError
 from holdfast.model import messages as m
+from holdfast.model.record import Record
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.links import BULK, FAST, Link, Outgoing, first_line
 from holdfast.runtime.net.security import GUEST, NODE, Security
-from holdfast.runtime.net.transport import Caller, Guest, Server
+from holdfast.runtime.net.transport import Caller, Guest, Peer, Server
 
 
 def quiet(what: str, peer: str, text: str) -> None:
@@ -219,3 +220,44 @@ def wait_for(found: Callable[[], object], what: str) -> None:
     while not found():
         assert time.monotonic() < limit, f"{what} did not come"
         time.sleep(0.01)
+
+
+A, B, C = (f"grpc://127.0.0.1:{port}" for port in (7101, 7102, 7103))
+
+
+def push(version: int, roster: dict[str, str]) -> m.Push:
+    return m.Push(record=Record(version=version, term=1, members={"n0": 1}, places={}, roster=roster))
+
+
+def test_a_process_finds_a_node_that_has_left_and_come_back_elsewhere(monkeypatch):
+    """Or a stage or a sink that lives on would never reach it again."""
+    closed = threading.Event()
+
+    class FakeLink:
+        refused = ""
+
+        def __init__(self, name: str, endpoint: str, *rest: object) -> None:
+            self.endpoint = endpoint
+
+        def send(self, target: str, message: m.Message) -> None:
+            said.append(self.endpoint)
+
+        close = staticmethod(closed.set)
+
+    monkeypatch.setattr("holdfast.runtime.net.transport.Link", FakeLink)
+    said: list[str] = []
+    peer = Peer("s0@1", {"n0": A, "n2": B}, SECURITY, lambda *given: None)
+    peer.send("n2", m.Pull(version=0))
+    first = peer.caller.client("n2")
+    peer._take("n0#1", "s0@1", push(5, {"n2": C}))  # what it was told is newer than the first record that it hears
+    assert peer.endpoints["n2"] == B
+    peer._take("n0#1", "s0@1", push(6, {"n2": ""}))
+    peer._take("n0#1", "s0@1", push(8, {"n2": C, "n3": A}))
+    peer._take("n1#1", "s0@1", push(7, {"n2": B}))  # from one that is behind
+    assert peer.endpoints == {"n0": A, "n2": C, "n3": A}
+    peer.send("n2", m.Pull(version=0))
+    assert said == [B, C]
+    assert closed.wait(10)
+    assert peer.caller.client("n2") is not first
+    assert peer.caller.client("n2") is peer.caller.client("n2")
+    peer.caller.close()

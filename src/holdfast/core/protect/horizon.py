@@ -43,6 +43,8 @@ from holdfast.model.record import Place
 TICKS_MAX = 5
 #: With more points than this every second one is let go of: the horizon is then a little earlier than it could be.
 POINTS_MAX = 4_096
+#: So many rounds are remembered until the keeper answers: it may need longer for that than until the next one.
+ROUNDS_MAX = 256
 NEVER_NS = -(1 << 62)
 #: A shard in one of these has no state that its input explains.
 UNKNOWN = (Condition.TORN, Condition.LANDING, Condition.CUT_OFF)
@@ -62,8 +64,8 @@ class Horizons:
     name = "horizon"
 
     __slots__ = (
-        "config", "copy", "keeper", "noted_ns", "number", "others", "over", "place", "points", "protection", "safe_at",
-        "sent_ns", "start", "ticks", "to", "waiting",
+        "config", "copy", "keeper", "named", "noted_ns", "number", "others", "over", "place", "points", "protection",
+        "safe_at", "sent_ns", "start", "ticks", "to", "waiting",
     )  # fmt: skip
 
     def __init__(self, copy: Copy, place: Place, config: Config, now_ns: int) -> None:
@@ -81,6 +83,8 @@ class Horizons:
         self.start: Waypoint | None = None
         self.to: Waypoint | None = None
         self.number = 0
+        #: Where it begins by each round that it has not answered.
+        self.named: dict[int, dict[Edge, int]] = {}
         self.sent_ns = 0
         self.waiting = False
         #: Where it begins: as it has said, and before that where its image stands. (At the start it stands where this
@@ -105,13 +109,15 @@ class Horizons:
         self._forget()
 
     def _forget(self) -> None:
-        self.points, self.start, self.to, self.waiting = [], None, None, False
+        self.points, self.start, self.to, self.named, self.waiting = [], None, None, {}, False
 
     # --- points
 
     def on_tick(self, now_ns: int, ready: Ready) -> None:
         if self.keeper is None:
             return
+        if self.protection.mode != "replay":
+            self.ticks, self.over = 0, False
         if now_ns - self.noted_ns >= self.protection.period_ns or not self.points:
             self._note(now_ns)
         self._choose()
@@ -157,6 +163,8 @@ class Horizons:
         self.start, self.to = self.points[first], to
         self.points = self.points[first:]
         self.number += 1
+        self.named[self.number] = self.start.to
+        self.named.pop(self.number - ROUNDS_MAX, None)
         self.waiting, self.sent_ns = True, NEVER_NS
 
     def _is_read(self, point: Waypoint) -> bool:
@@ -195,8 +203,12 @@ class Horizons:
         )
 
     def hear(self, seat: Seat, message: HorizonKept) -> None:
-        if seat == self.keeper and message.round == self.number and self.waiting and self.start is not None:
-            self.waiting, self.safe_at = False, self.start.to
+        """It begins where this round said, or later, since a horizon never goes back: so the answer to an earlier round
+        counts. (Of a keeper that is slow there may never be another.)"""
+        if seat == self.keeper and message.round in self.named:
+            self.safe_at = self.named[message.round]
+            self.named = {number: at for number, at in self.named.items() if number > message.round}
+            self.waiting = self.waiting and message.round < self.number
 
     # --- as a guard
 

@@ -23,6 +23,7 @@ from holdfast.errors import ConfigError, HoldfastError, PeerError
 from holdfast.model import messages as m
 from holdfast.model import parts
 from holdfast.model.ids import Address, Consumer, Edge, Name, name_of
+from holdfast.model.record import NO_RECORD, Record
 from holdfast.runtime.net import wire
 from holdfast.runtime.net.doorman import Doorman
 from holdfast.runtime.net.endpoints import socket_of
@@ -277,19 +278,21 @@ class Caller:
         self._address = address
         self._kind = kind
         self._security = security
-        self._clients: dict[Name, flight.FlightClient] = {}
+        #: And where each of them calls.
+        self._clients: dict[Name, tuple[str, flight.FlightClient]] = {}
         self._lock = threading.Lock()
 
     def client(self, name: Name) -> flight.FlightClient:
         if name not in self.endpoints and not self._find(name):
             raise PeerError(f"unknown node {name!r}", detail=f"Known are {', '.join(sorted(self.endpoints))}.")
         with self._lock:
-            known = self._clients.get(name)
-            if known is None:
-                options = self._security.client_options(self.endpoints[name])
-                known = flight.FlightClient(self.endpoints[name], generic_options=CHANNEL, **options)
-                self._clients[name] = known
-            return known
+            endpoint = self.endpoints[name]
+            at, client = self._clients.get(name, ("", None))
+            if client is None or at != endpoint:  # it may have left, and come back elsewhere
+                options = self._security.client_options(endpoint)
+                client = flight.FlightClient(endpoint, generic_options=CHANNEL, **options)
+                self._clients[name] = endpoint, client
+            return client
 
     def _find(self, name: Name) -> bool:
         """A node that has joined since this process was told where the nodes are: any other one knows where it is."""
@@ -358,7 +361,7 @@ class Caller:
 
     def close(self) -> None:
         with self._lock:
-            for client in self._clients.values():
+            for _, client in self._clients.values():
                 client.close()
             self._clients.clear()
 
@@ -385,6 +388,8 @@ class Peer:
         self._links: dict[Name, Link] = {}
         self._lock = threading.Lock()
         self.endpoints = dict(endpoints)
+        #: The newest record that was looked at for where nodes are.
+        self._seen: Record = NO_RECORD
         self.caller = Caller(address, self.endpoints, security)
 
     def send(self, target: Address, message: m.Message) -> None:
@@ -404,17 +409,30 @@ class Peer:
             return self._links
 
     def _take(self, source: Address, target: Address, message: m.Message) -> None:
-        if isinstance(message, m.Push):  # nodes may have joined since this process was told where the nodes are
-            for name, endpoint in message.record.roster.items():
-                if endpoint:
-                    self.endpoints.setdefault(name, endpoint)
+        if isinstance(message, m.Push):
+            self._learn(message.record)
         if target == self.address:
             self._on_message(source, message)
+
+    def _learn(self, record: Record) -> None:
+        """Nodes may have joined since this process was told where the nodes are, or left and come back elsewhere. (What
+        it was told may be newer than the first record that it hears, as in a node's `AddressBook`.)"""
+        with self._lock:
+            before = self._seen
+            if record.rank <= before.rank:
+                return
+            self._seen = record
+            for name, endpoint in record.roster.items():
+                is_news = before.version and before.roster.get(name) != endpoint
+                if endpoint and (is_news or name not in self.endpoints) and self.endpoints.get(name) != endpoint:
+                    self.endpoints[name] = endpoint
+                    if (link := self._links.pop(name, None)) is not None:  # closing may take a while
+                        threading.Thread(target=link.close, name="close link", daemon=True).start()
 
     @property
     def refused(self) -> str:
         """Why nodes refuse this process; empty if they do not."""
-        return next((link.refused for link in self._links.values() if link.refused), "")
+        return next((link.refused for link in list(self._links.values()) if link.refused), "")
 
     def call(self, name: Name, action: str, body: dict | None = None, timeout: float = 5.0) -> dict:
         return self.caller.call(name, action, body, timeout)

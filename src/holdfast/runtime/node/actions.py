@@ -45,7 +45,7 @@ from holdfast.runtime.config import read_plan
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.refusal import FetchError
 from holdfast.runtime.net.rows import batches_of
-from holdfast.runtime.node.joining import check_guest, is_let_in
+from holdfast.runtime.node.joining import check_guest, check_room, is_let_in
 from holdfast.runtime.node.skipping import skip_of
 from holdfast.runtime.node.status import status
 
@@ -206,6 +206,7 @@ class Actions:
     def send_away(self, body: dict) -> dict:
         """A node that holds nothing any more leaves for good."""
         name = Name(str(body["name"]))
+        check_room(self.process.record, name, "leave", "It holds nothing any more: it may run on, or be stopped.")
         self._tell_coordinator(lambda: m.SendAway(name=name), lambda: self.process.record.has_left(name), "changed")
         return {"left": name}
 

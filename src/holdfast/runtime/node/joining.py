@@ -11,13 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.errors import LEFT, ConfigError, PeerError
 from holdfast.model.ids import Name
 from holdfast.model.plan import digest
 from holdfast.model.ranges import is_name
-from holdfast.model.record import ROSTER_MAX
+from holdfast.model.record import ROSTER_MAX, Record
 from holdfast.runtime.config import NodeConfig
 from holdfast.runtime.disk.journal import write_whole
 from holdfast.runtime.net.endpoints import check_endpoint
@@ -34,10 +32,10 @@ def mark_joined(home: Path) -> None:
     write_whole(home / _MARK, b"")
 
 
-def as_joined(config: NodeConfig) -> NodeConfig:
-    """A node that joined once is one that joins, whatever its file says."""
-    joined = config.join or (config.home / _MARK).exists()
-    return msgspec.structs.replace(config, join=True) if joined else config
+def has_joined(config: NodeConfig) -> bool:
+    """Once is for good, whatever its file says. (`join` says more: that the others have files without its name. What
+    such files say of the store's vote they say without it; in a run that goes on all have the same.)"""
+    return config.join or (config.home / _MARK).exists()
 
 
 def check_guest(process: NodeProcess, name: Name, address: str, body: dict[str, Any]) -> None:
@@ -70,11 +68,16 @@ def check_guest(process: NodeProcess, name: Name, address: str, body: dict[str, 
             detail=f"It listens at {process.book.endpoints.get(name)}.",
             hint="Every node needs a name of its own; a name that was used has votes on the disk of its node.",
         )
+    check_room(record, name, "join", "Use the name and the disk of one that has left.")
+
+
+def check_room(record: Record, name: Name, what: str, hint: str) -> None:
+    """Is there room for one more name?"""
     if name not in record.roster and len(record.roster) >= ROSTER_MAX:
         raise ConfigError(
-            f"{name} cannot join: {ROSTER_MAX} nodes have joined or left this cluster already",
+            f"{name} cannot {what}: {ROSTER_MAX} nodes have joined or left this cluster already",
             detail="The record keeps their names, so that none of them votes twice.",
-            hint="Use the name and the disk of one that has left.",
+            hint=hint,
         )
 
 

@@ -54,7 +54,7 @@ from holdfast.runtime.node.book import AddressBook
 from holdfast.runtime.node.children import Children
 from holdfast.runtime.node.desk import Desk
 from holdfast.runtime.node.events import EventLog
-from holdfast.runtime.node.joining import as_joined, end_if_left
+from holdfast.runtime.node.joining import end_if_left, has_joined
 from holdfast.runtime.node.lean import settle
 from holdfast.runtime.node.loop import MachineLoop
 from holdfast.runtime.node.metrics import Figures
@@ -82,7 +82,7 @@ class NodeProcess:
 
     def __init__(self, config: NodeConfig, echo: TextIO | None = None) -> None:
         self.started = time.monotonic()
-        self.config = config = as_joined(config)
+        self.config, self.joined = config, has_joined(config)
         self.name = config.name
         self.home = config.home
         try:
@@ -223,6 +223,7 @@ class NodeProcess:
             on_disk,
             NO_RECORD if config.join else plan.first_record(names, config.core()),
             time.monotonic_ns(),
+            joined=self.joined,
         )
         self.server.source = node.seat
         self.story.operator_of = lambda shard: node.host.copies[shard].op
@@ -278,7 +279,7 @@ class NodeProcess:
     def _ask_others(self, life: int) -> None:
         """Nobody may know of the life that is about to begin. At a first start all are waited for, too."""
         try:
-            first = not life and not self.config.join
+            first = not life and not self.joined
             if first:
                 self._wait_for_others()
             for name in () if first else sorted(set(self.config.endpoints) - {self.name}):
