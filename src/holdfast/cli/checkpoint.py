@@ -200,6 +200,7 @@ def show(
     if as_json:
         say(told)
         return
+    told["watermarks"] = {edge: moment(to_micros(at)) for edge, at in manifest.stand.watermarks.items()}
     for key, value in told.items():
         if key == "pins":
             typer.echo(f"pins: {', '.join(value) or 'none'}")
@@ -207,7 +208,7 @@ def show(
             typer.echo(f"{key}:")
             items = value.items() if isinstance(value, dict) else ((row["name"], _file_line(row)) for row in value)
             for name, one in items:
-                typer.echo(f"  {name}: {moment(to_micros(one)) if key == 'watermarks' else one}")
+                typer.echo(f"  {name}: {one}")
         elif key == "set_aside":
             typer.echo(f"set_aside: {value or 'no'}")
         else:
