@@ -110,10 +110,12 @@ class RunFile(msgspec.Struct, kw_only=True):
             caller.close()
         if refusals := [error for error in failures if isinstance(error, SaidNoError)]:
             raise refusals[0]  # it runs, and says why it does not do this
+        local = "grpc+unix://"  # whose path says nothing that the name does not
+        asked = [name if end.startswith(local) else f"{name} ({end})" for name, end in sorted(self.endpoints.items())]
         others = sorted({error.what for error in failures if not error.what.endswith("cannot be reached")})
         raise PeerError(
             f"no node of {self.pipeline} answers",
-            detail="; ".join(others) or f"None of {', '.join(sorted(self.endpoints))} can be reached.",
+            detail="; ".join(others) or f"None of {', '.join(asked)} can be reached.",
             hint=f"Is it running? `holdfast events {self.dir}` shows what happened last.",
         )
 
