@@ -3,6 +3,7 @@
     HoldfastError                 what happened · detail · hint
     ├── ConfigError               a setting, a flag or a schema that cannot work; nothing was started
     ├── PeerError                 another process refuses, or cannot be reached in time; it may or may not have acted
+    │   └── SaidNoError           it was reached, did nothing, and says why
     ├── InputError                data that cannot be taken; the batch is refused whole, state is unchanged
     ├── StateError                the state engine cannot go on
     │   ├── MemoryLimitError      the page pool is at its limit; the batch that hit it was rolled back
@@ -54,6 +55,10 @@ class ConfigError(HoldfastError):
 
 class PeerError(HoldfastError):
     """Another process refuses, or cannot be reached in time; it may or may not have acted."""
+
+
+class SaidNoError(PeerError):
+    """It was reached, did nothing, and says why."""
 
 
 class InputError(HoldfastError):

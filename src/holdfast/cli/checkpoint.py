@@ -20,11 +20,13 @@ from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
 from holdfast.errors import ConfigError
 from holdfast.model.ids import Asset, asset_id, producer_stage
+from holdfast.model.plan import to_micros
 from holdfast.runtime.stable import batches
 from holdfast.store import IoService, open_store
 
 from .runs import JsonOption, say
 from .tables import table_console
+from .watch import moment
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -199,6 +201,7 @@ def show(
     if as_json:
         say(told)
         return
+    told["watermarks"] = {edge: moment(to_micros(at)) for edge, at in manifest.stand.watermarks.items()}
     for key, value in told.items():
         if key == "pins":
             typer.echo(f"pins: {', '.join(value) or 'none'}")
@@ -207,6 +210,8 @@ def show(
             items = value.items() if isinstance(value, dict) else ((row["name"], _file_line(row)) for row in value)
             for name, one in items:
                 typer.echo(f"  {name}: {one}")
+        elif key == "set_aside":
+            typer.echo(f"set_aside: {value or 'no'}")
         else:
             typer.echo(f"{key}: {_size(value) if key.endswith('_bytes') else value}")
 

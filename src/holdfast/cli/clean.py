@@ -37,6 +37,8 @@ from .runs import RunFile
 LOOK_S = 0.2
 #: Seconds that a pause lasts, and after which it is renewed.
 PAUSE_S, RENEW_S = 20.0, 2.0
+#: After this time at the same positions, while all sources pause, nothing is on its way to a shard any more.
+STANDS_S = 10.0
 
 Tell = Callable[[str], None] | None
 
@@ -125,10 +127,18 @@ def reach_clean_point(run: RunFile, service: IoService, *, limit_s: float, tell:
     """Called while the sources are paused. Waits until everything is at one point; an error after the limit."""
     plan = read_plan(run.path / "plan.json")
     began = time.monotonic()
-    seen = _Seen()
+    seen, held = _Seen(), _HeldBack(plan)
     said = ""
     while True:
-        waits_for = _busy(run, plan)
+        nodes = run.statuses()[0]
+        waits_for = _busy(nodes, plan)
+        if why := held.check(nodes, time.monotonic()):
+            raise HoldfastError(
+                f"{run.pipeline} cannot come to a clean point now",
+                detail=why,
+                hint="The sources go on, and nothing is lost. Try again when they are equally far in event time; a "
+                "plain `holdfast stop` needs no clean point.",
+            )
         if not waits_for:
             run.ask_all("checkpoint")
             found = _look(run, plan, service, seen)
@@ -148,18 +158,63 @@ def reach_clean_point(run: RunFile, service: IoService, *, limit_s: float, tell:
         time.sleep(LOOK_S)
 
 
-def _busy(run: RunFile, plan: Plan) -> str:
-    """What the nodes say is still under way; "": nothing, as far as they know."""
-    nodes = run.statuses()[0]
-    sources = {stage.id for stage in plan.stages if stage.kind == "source"}
+class _HeldBack:
+    """Shards that wait for a source that pauses: a shard takes its inputs in order of event time, and one that has
+    nothing to give holds back the others until it has. A pause that went on would stop the output for nothing."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._sources = _sources(plan)
+        #: By shard: the positions at which it waits, and since when.
+        self._since: dict[str, tuple[dict[str, int], float]] = {}
+
+    def check(self, nodes: dict[str, Any], now_s: float) -> str:
+        """Why no clean point can come of this pause; "": one may."""
+        if unpaused(nodes, self._plan):
+            self._since.clear()
+            return ""
+        found = {}
+        for answer in nodes.values():
+            for shard, told in answer.get("shards", {}).items():
+                inputs = told["inputs"] if told["role"] == "primary" else {}
+                empty = sorted({edge.partition(">")[0] for edge, one in inputs.items() if not one["waiting"]})
+                full = sorted({edge.partition(">")[0] for edge, one in inputs.items() if one["waiting"]})
+                if full and empty and self._sources.issuperset(empty):
+                    found[shard] = ({edge: one["position"] for edge, one in inputs.items()}, full, empty)
+        before = self._since
+        self._since = {
+            shard: before[shard] if shard in before and before[shard][0] == at else (at, now_s)
+            for shard, (at, _, _) in found.items()
+        }
+        for shard, (_, since) in sorted(self._since.items()):
+            if now_s - since >= STANDS_S:
+                _, full, empty = found[shard]
+                return (
+                    f"{shard} takes its inputs in order of event time: what it has of {', '.join(full)} waits for "
+                    f"rows of {', '.join(empty)}, which is not as far and pauses too."
+                )
+        return ""
+
+
+def _sources(plan: Plan) -> set[str]:
+    return {stage.id for stage in plan.stages if stage.kind == "source"}
+
+
+def unpaused(nodes: dict[str, Any], plan: Plan) -> list[str]:
+    """Sources that have not said that nothing of them is under way."""
     paused = {
         stage
         for answer in nodes.values()
         for stage, told in answer.get("drivers", {}).items()
         if told["epoch"] and told.get("paused")
     }
-    if sources - paused:
-        return f"{', '.join(sorted(sources - paused))} to pause"
+    return sorted(_sources(plan) - paused)
+
+
+def _busy(nodes: dict[str, Any], plan: Plan) -> str:
+    """What the nodes say is still under way; "": nothing, as far as they know."""
+    if begin := unpaused(nodes, plan):
+        return f"{', '.join(begin)} to pause"
     waiting: dict[str, int] = {}
     for answer in nodes.values():
         for shard, told in answer.get("shards", {}).items():

@@ -77,7 +77,8 @@ def leave(
     typer.echo(f"{node} has left ({seconds:.1f} s); members are {', '.join(left)}.")
     if len(left) < MEMBERS_MIN:
         typer.echo(
-            "warning: two members cannot decide without each other: none takes over by itself (a store lets them)."
+            "warning: two members cannot decide without each other: none takes over by itself. (A store casts the "
+            "third vote only in a run that was started with two nodes.)"
         )
 
 

@@ -260,7 +260,7 @@ def _watch(
                 with suppress(OSError):  # a full disk, or an event log that is just being replaced: look again later
                     guard(status["nodes"])
             if show:
-                show.update(status_view(started.run.pipeline, status))
+                show.update(status_view(started.run.pipeline, status, console.width, live=True))
             elif as_json:
                 typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
             if not show:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.errors import ConfigError, HoldfastError, PeerError
+from holdfast.errors import ConfigError, HoldfastError, PeerError, SaidNoError
 from holdfast.model.ids import Name
 from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.disk.journal import write_whole
@@ -98,19 +98,24 @@ class RunFile(msgspec.Struct, kw_only=True):
 
     def ask(self, action: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
         """The first answer of any node."""
-        failures = []
+        failures: list[HoldfastError] = []
         caller = self.caller()
         try:
-            for name, endpoint in sorted(self.endpoints.items()):
+            for name in sorted(self.endpoints):
                 try:
                     return caller.call(name, action, body, timeout=timeout_s)
                 except HoldfastError as error:
-                    failures.append(f"{name} ({endpoint}): {error.what}")
+                    failures.append(error)
         finally:
             caller.close()
+        if refusals := [error for error in failures if isinstance(error, SaidNoError)]:
+            raise refusals[0]  # it runs, and says why it does not do this
+        local = "grpc+unix://"  # whose path says nothing that the name does not
+        asked = [name if end.startswith(local) else f"{name} ({end})" for name, end in sorted(self.endpoints.items())]
+        others = sorted({error.what for error in failures if not error.what.endswith("cannot be reached")})
         raise PeerError(
-            f"no node of {self.pipeline!r} answers {action!r}",
-            detail="; ".join(failures),
+            f"no node of {self.pipeline} answers",
+            detail="; ".join(others) or f"None of {', '.join(asked)} can be reached.",
             hint=f"Is it running? `holdfast events {self.dir}` shows what happened last.",
         )
 

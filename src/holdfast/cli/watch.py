@@ -23,12 +23,16 @@ from holdfast.runtime.node.events import KINDS
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .stalls import stalls_view
 from .story import EventLogs, sentence
-from .tables import table_console
+from .tables import WIDE, fitted, table_console
 
 #: Roles of copies, as nodes tell them.
 RUNS, BACKS_UP = ("primary", "yielding"), ("backup", "joining", "twin")
 #: A watermark beyond this is that of a stream that has ended; one that is this far ahead of the clock is told.
 END_US, AHEAD_US = 1 << 62, 60_000_000
+#: Columns that a terminal which is too narrow does without, the first ones first. `--json` has all of them.
+LESS_OF_SHARDS = ("epoch", "backup's", "load", "state", "rows out", "rows in", "queued", "mode", "watermark")
+LESS_OF_STAGES = ("epoch", "watermark", "rows/s", "batch", "bad", "late")
+LESS_OF_NODES = ("memory of stages", "of stages", "load of shards", "backs up", "runs")
 #: How often `--watch` and `--follow` look again.
 LOOK_S = 1.0
 
@@ -63,12 +67,12 @@ def status(
         return
     console = table_console()
     if not watch:
-        console.print(status_view(found.pipeline, cluster_status(found)))
+        console.print(status_view(found.pipeline, cluster_status(found), console.width))
         return
     with Live(console=console, refresh_per_second=4) as live:
         while True:
             try:
-                live.update(status_view(found.pipeline, cluster_status(found)))
+                live.update(status_view(found.pipeline, cluster_status(found), console.width, live=True))
             except PeerError as error:  # preparing, or gone for a moment: keep looking
                 live.update(Text(str(error), style="yellow"))
             time.sleep(LOOK_S)
@@ -141,8 +145,8 @@ def standby(driver: dict[str, Any]) -> str:
     return f"{driver.get('warmth', 'cold')}{cost}"
 
 
-def status_view(pipeline: str, status: dict[str, Any]) -> Group:
-    """The same as tables."""
+def status_view(pipeline: str, status: dict[str, Any], width: int = WIDE, *, live: bool = False) -> Group:
+    """The same as tables. A live view is cut at the end of the screen, so what matters most is at its top."""
     record, nodes = status["record"], status["nodes"]
     shards = Table(title=f"{pipeline}: record {record['version']}, coordinator {status['coordinator']}")
     for column in (
@@ -199,7 +203,13 @@ def status_view(pipeline: str, status: dict[str, Any]) -> Group:
             moment(told.get("watermark_us")),
             style="bold red" if not primary else "yellow" if place["wants_backup"] and not place["backup"] else "",
         )
-    return Group(shards, stages, nodes_table(status), *notices(status))
+    tables = [
+        fitted(shards, width, LESS_OF_SHARDS),
+        fitted(stages, width, LESS_OF_STAGES),
+        fitted(nodes_table(status), width, LESS_OF_NODES),
+    ]
+    lines = notices(status)
+    return Group(*lines, *tables[1:], tables[0]) if live else Group(*tables, *lines)
 
 
 def _with_role(backup: str, place: dict[str, Any], told: dict[str, Any]) -> str:

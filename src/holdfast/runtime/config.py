@@ -96,8 +96,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     # --- State and queues
     #: Mode of operators that name none, when a pipeline starts: "passive" (a copy on a second node), "hybrid" (which
-    #: also stands in for a node that is late), "active" (which runs all the time), "replay" (input instead of a
-    #: copy) or "none".
+    #: also stands in for a node that is late), "active" (which runs all the time), "replay" (which keeps input
+    #: instead; joins and windows that count rows are "passive" then) or "none".
     mode: str = "passive"
     #: How state is captured: "delta" (what has changed) or "whole".
     method: str = "delta"

@@ -14,6 +14,7 @@ from holdfast.checkpoint.inspect import pin
 from holdfast.model.footprint import Control
 from holdfast.model.ids import Edge, dead_edge
 from holdfast.model.parts import OutputPart
+from holdfast.model.plan import to_core
 from holdfast.store import LocalStore
 
 
@@ -174,6 +175,18 @@ def test_it_goes_back_only_where_all_that_came_since_can_be_had_again(store, cap
     assert code == 2
     assert "rows of packets>talkers-0 again that the shard before it does not keep" in err
     assert store.list("") == before
+
+
+def test_watermarks_are_shown_as_times(store, capsys):
+    """A number of the core, which counts from another beginning, said nothing to a person."""
+    made = Chain(store, run(store, claim(SHARD, DEPLOYMENT, epoch=3, holder="n0#1")), aggregate())
+    feed(made.op, 0)
+    edge = Edge("packets>talkers-0")
+    given = Stand(epoch=3, positions={edge: 1}, watermarks={edge: to_core(1_795_116_186_577_208)}, batches={edge: 1})
+    run(store, publish(made.tenure, take(made.op, SHARD, given, fit_of(made.op, DEPLOYMENT), now_ms=now_ms)))
+    _, out, _ = call(capsys, "checkpoint", "show", store.url, SHARD)
+    assert "packets>talkers-0: 2026-11-19 19:23:06" in out
+    assert "set_aside: no" in out
 
 
 def from_a_stage(store) -> Chain:

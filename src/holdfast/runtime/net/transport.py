@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import ConfigError, HoldfastError, PeerError
+from holdfast.errors import ConfigError, HoldfastError, PeerError, SaidNoError
 from holdfast.model import messages as m
 from holdfast.model import parts
 from holdfast.model.ids import Address, Consumer, Edge, Name, name_of
@@ -258,7 +258,7 @@ def told_error(error: Exception, where: str) -> PeerError:
     if _MARK in text:
         try:
             parts, _ = json.JSONDecoder().raw_decode(text[text.index(_MARK) + len(_MARK) :])
-            return PeerError(parts[0], detail=parts[1], hint=parts[2])
+            return SaidNoError(parts[0], detail=parts[1], hint=parts[2])
         except ValueError:
             pass
     if isinstance(error, flight.FlightUnauthenticatedError):
