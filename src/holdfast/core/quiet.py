@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def objection(copy: Copy, message: Horizon, epoch: int) -> str:
-    """Why its primary, which runs at this epoch, cannot have stood at these points; empty: nothing that is here says so."""
+    """Why its primary, at this epoch, cannot have stood at these points; empty: nothing that is here says so."""
     for edge, inbox in copy.inboxes.items():
         for at in (message.start[edge], message.to[edge]):
             if any(block.start < at < block.end for block in inbox.sealed):
