@@ -12,7 +12,7 @@ The **stranger** must change nothing: no result, no position, and after it has g
 
 The **impostor** must end no process, whatever becomes of the results: it sends messages of every kind under any name,
 as they were heard, with changed fields, or built anew. Rules that a node checks on itself (`core/invariants.py`), which
-end a real one, count as deaths.
+end a real one, count as deaths. Nor must one that speaks for the primaries of shards in mode `replay`, while nodes die.
 
 A tenth of this runs with every `make test`; `make attack` sends at least 200,000 messages.
 """
@@ -27,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.hostile import OWN, Fate, Hostile
 
 from holdfast.core import fence
@@ -78,11 +79,14 @@ class Attack:
     """One run with a hostile peer that sends `rate` messages in every virtual millisecond."""
 
     def __init__(self, seed: int, rate: int) -> None:
-        self.simulation = Simulation(setup(seed))
+        self.simulation = Simulation(self.setup(seed))
         self.world = self.simulation.world
         self.peer = Hostile(self.world, seed)
         self.rate = rate
         self.until_ns = self.simulation.setup.safety_ms * MS
+
+    def setup(self, seed: int) -> Setup:
+        return setup(seed)
 
     def begin(self) -> None:
         self.world.call(0, self._go_on)
@@ -179,6 +183,24 @@ class Impostor(Attack):
                 self.begin()
 
 
+class Misleader(Impostor):
+    """It changes what primaries name to their keepers, until after a node has died and its keepers have begun."""
+
+    def __init__(self, seed: int, rate: int) -> None:
+        super().__init__(seed, rate)
+        self.from_ns, self.until_ns = 200 * MS, 1_300 * MS
+
+    def setup(self, seed: int) -> Setup:
+        made = setup(seed)
+        return replace(made, modes=dict.fromkeys(made.modes, "replay"))
+
+    def strike(self) -> None:
+        heard = self.peer.recorded(m.Horizon)
+        process = self.target(heard[1]) if heard else None
+        if heard and process is not None:
+            self.peer.send(process, heard[0], self.peer.mutated(heard[2], self.peer.rng.choice((1, 1, 2))))
+
+
 def told(error: Exception) -> str:
     where = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]
     return f"{type(error).__name__}: {str(error)[:300]} ({' > '.join(where)})"
@@ -239,6 +261,16 @@ def test_an_impostor_ends_no_node():
     peers, wrong = attacked(Impostor, range(16), 12)
     assert wrong == []
     check_reach(report(peers), node_kinds())
+
+
+def test_who_misleads_keepers_ends_no_node():
+    attacks = [Misleader(seed, 1) for seed in range(8)]
+    for attack in attacks:
+        attack.run()
+    assert [death for attack in attacks for death in attack.deaths] == []
+    fates = report([attack.peer for attack in attacks]).fates[m.Horizon]
+    assert fates[Fate.TAKEN]
+    assert fates[Fate.WRONG]
 
 
 def handlers() -> dict[str, Callable[..., object]]:

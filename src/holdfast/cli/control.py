@@ -41,10 +41,12 @@ def drain(
     limit: Annotated[float, typer.Option(help="Seconds to wait until it holds nothing.")] = 120.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Move everything away from a node, without a pause; then it can be stopped.
+    """Move everything away from a node; then it can be stopped.
 
-    The node stays a member and gets nothing new. A stage moves when its standby
-    is warm, or after a minute.
+    The node stays a member and gets nothing new. A shard in mode replay pauses
+    while its state is made again from the input of its open windows; in every
+    other mode output goes on. A stage moves when its standby is warm, or after a
+    minute.
 
     Examples:  holdfast drain n2
     """

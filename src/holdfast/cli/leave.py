@@ -36,8 +36,9 @@ def leave(
     ] = 120.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a node leave the cluster: everything moves away from it without a pause, then it ends for good.
+    """Let a node leave the cluster: everything moves away from it, then it ends for good.
 
+    It is drained first, as by `holdfast drain`: only shards in mode replay pause.
     The others remember that it has left, whatever is started again. To come back
     under its name it must join: `holdfast node n2 --join RUN`. At least three
     members are needed for one of them to leave. To stop a node for a while, use

@@ -46,7 +46,7 @@ DEAD_LETTERS = Consumer("dead letters")
 class Input:
     """One input edge: what was consumed, and what waits. Blocks of a stage wait in its inbox."""
 
-    __slots__ = ("edge", "inbox", "position", "queue", "watermark")
+    __slots__ = ("edge", "inbox", "named", "position", "queue", "watermark")
 
     def __init__(self, edge: Edge, inbox: Inbox | None) -> None:
         self.edge = edge
@@ -54,6 +54,8 @@ class Input:
         self.queue: deque[Block] = inbox.sealed if inbox else deque()
         #: Position of the next element to consume. Never goes back while the copy lives.
         self.position = 0
+        #: Only its primary has said so: no block was here that begins or ends there (`core/quiet.py`).
+        self.named = False
         self.watermark = WATERMARK_MIN
 
 
@@ -196,8 +198,9 @@ class Copy:
                 return None
         block = source.queue[0]
         holds = block.start == source.position
-        if block.jumps and not holds and self.replays:
+        if not holds and (source.named or (block.jumps and self.replays)):
             self.change(Change.CUT_OFF)
+            source.position = block.start if source.named else source.position
             return None
         check(
             holds or (block.jumps and block.start > source.position),
@@ -221,7 +224,7 @@ class Copy:
             return None
         if self.taken is not None and skip is None and len(block.rows):
             self.taken.append(taken_rows(source.edge, block))
-        source.position = block.end
+        source.position, source.named = block.end, False
         source.watermark = mark
         self.highest = max(self.highest, block.highest)
         self.consumed_since += block.end - block.start

@@ -12,7 +12,8 @@ its period is over: that is pressing, so every scheduler does it first. Only a c
 the next one, and captures follow each other no faster than lets them take a quarter of the time.
 
 That cannot always be enough. Then the note `NotInTime` says how long it would take and what is in the way, and
-`InTimeAgain` when that is over. Nothing here changes what is kept or acknowledged.
+`InTimeAgain` when that is over. In a mode that keeps no copy of the state (`replay`, `none`) no capture helps: the note
+`NoObjective` says once that the objective has no effect. Nothing here changes what is kept or acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from holdfast.core.ready import Ready
 from holdfast.core.recovery import HaSegment
 from holdfast.model import notes
 from holdfast.model.config import MS, SECOND
-from holdfast.model.ids import Asset, Name, name_of
+from holdfast.model.ids import Asset, Name, name_of, operator_of
+from holdfast.model.protection import MODES, OnFailure
 
 #: Late looks count for less as time goes by: each loses a twentieth with every look after it. At three it is said
 #: (about one look in seven is late), below one it is over. A single late one is a burst.
@@ -42,19 +44,23 @@ Guards = dict[Asset, Images]
 class Objective:
     """Of one node: looks at its segments with every tick, if there is any objective at all."""
 
-    __slots__ = ("_host", "_late", "missed")
+    __slots__ = ("_host", "_late", "_void", "missed")
 
     def __init__(self, host: Host) -> None:
         self._host = host
         #: How many of the last looks found that a backup would take too long.
         self._late: dict[Name, float] = {}
+        #: Operators with an objective that has no effect, in the mode that they are in: it was said.
+        self._void: dict[str, str] = {}
         #: Backups of which it was said, and how long they would take.
         self.missed: dict[Name, int] = {}
 
     def look(self, now_ns: int, ready: Ready) -> None:
         record = self._host.record
         if not any(each.recover_ns for each in record.protection.values()):
+            self._void.clear()
             return
+        self._look_for_void(ready)
         found = self._segments()
         for segment, guards in found.items():
             wanted_ns = min((w for shard in guards if (w := record.protection_of(shard).recover_ns)), default=0)
@@ -66,13 +72,23 @@ class Objective:
             del self._late[name]
             self.missed.pop(name, None)
 
+    def _look_for_void(self, ready: Ready) -> None:
+        """Say of which operators no copy of the state is kept, so that their objective has no effect."""
+        host, found = self._host, dict[str, str]()
+        for shard, runner in host.runners.items():
+            mode = host.record.places[shard].mode
+            if runner.is_primary and host.record.protection_of(shard).recover_ns and is_void(mode):
+                found[operator_of(shard)] = mode
+        ready.notes.extend(notes.NoObjective(*said) for said in sorted(found.items()) if said not in self._void.items())
+        self._void = found
+
     def _segments(self) -> dict[HaSegment, Guards]:
         """What runs here, by who would recover it from an image; "" is nobody. A twin has nothing to do again, and no
         capture makes less of what a keeper has to do."""
         host, found = self._host, dict[HaSegment, Guards]()
         for shard, runner in sorted(host.runners.items()):
             place, guard = host.record.places[shard], images_of(runner)
-            if guard is not None and runner.is_primary and not place.twin and not place.keeper:
+            if guard is not None and runner.is_primary and not place.twin and not is_void(place.mode):
                 backup = name_of(place.backup) if place.backup else Name("")
                 found.setdefault(HaSegment(name_of(host.seat), backup), {})[shard] = guard
         return found
@@ -90,6 +106,11 @@ class Objective:
         elif name in self.missed and late < IN_TIME:
             del self.missed[name]
             ready.notes.append(notes.InTimeAgain(*figures))
+
+
+def is_void(mode: str) -> bool:
+    """Does nobody go on from a copy of the state in this mode?"""
+    return MODES[mode].on_failure is not OnFailure.PROMOTE
 
 
 def share_out(guards: Mapping[Asset, Images], wanted_ns: int) -> None:

@@ -13,7 +13,8 @@ results are the same to the last bit.
 A keeper may begin with an image (it had one in another mode, or was brought up by a scan). It runs from that one until
 the primary names a horizon that is not before it: then the state is let go of.
 
-What it never does: begin before its own position. What came before that is not here.
+What it never does: begin before its own position. What came before that is not here. A horizon that its own blocks
+speak against it refuses; one that only later blocks speak against ends in an empty start, with a gap (`core/quiet.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core.protect.horizon import Horizons
-from holdfast.core.quiet import keep_input
+from holdfast.core.quiet import keep_input, objection
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition, State
+from holdfast.errors import refuse_if
 from holdfast.model import notes
 from holdfast.model.ids import Address, Seat
 from holdfast.model.messages import Horizon, HorizonKept
@@ -50,6 +52,8 @@ class Replays:
             return
         if any(message.start[i.edge] < i.position for i in copy.inputs):
             return  # a later one will do
+        why = objection(copy, message, place.epoch)
+        refuse_if(bool(why), "a horizon that cannot be", why)
         keep_input(copy, message, lambda: host.factory(copy.spec))
         host.spills.look(copy, ready)
         start, to = tuple(copy.positions().values()), tuple(message.to[i.edge] for i in copy.inputs)

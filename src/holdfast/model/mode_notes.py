@@ -59,6 +59,15 @@ class NotInTime(Note, frozen=True):
     why: str
 
 
+class NoObjective(Note, frozen=True):
+    """An operator has an objective, and is in a mode in which nobody goes on from a copy of its state."""
+
+    checked = False
+    told = Told("recover-in", "recover_in of {operator} has no effect in mode {mode}: its state is not kept.", 30)
+    operator: str
+    mode: str
+
+
 class InTimeAgain(Note, frozen=True):
     checked = False
     told = Told("recovers-in-time", "If {node} failed now, {backup} would recover {shards} shards in time again.")

@@ -18,6 +18,7 @@ from holdfast.model.mode_notes import (  # noqa: F401
     InTimeAgain,
     Lags,
     ModeChanged,
+    NoObjective,
     NotInTime,
     Recovered,
     ReplayOver,

@@ -6,7 +6,7 @@ They are messages as those of `model/messages.py`, which brings all of them toge
 from __future__ import annotations
 
 from holdfast.model.ids import Address, Asset, Edge, dead_edge
-from holdfast.model.message import FencedBy, Message, SaidBy, View
+from holdfast.model.message import FencedBy, Message, SaidBy, View, position_ahead
 from holdfast.model.parts import OutputPart
 from holdfast.model.ranges import Number, Position, Time
 
@@ -42,7 +42,8 @@ class Horizon(Message, frozen=True, kw_only=True):
             return f"it does not say where every output of {self.shard} stands"
         if any(part.blocks or not part.start == part.trimmed == part.next for part in self.outputs.values()):
             return "it has output, or output that somebody still needs"
-        return ""
+        whys = (position_ahead(view, edge, at) for edge, at in self.to.items())
+        return next(filter(None, whys), "")
 
 
 class HorizonKept(Message, frozen=True, kw_only=True):

@@ -251,3 +251,11 @@ def test_it_does_not_go_back_over_rows_that_were_set_aside_nor_over_a_gap(store,
     store.put(f"log/{DEPLOYMENT}/packets/0/1-1-1", [b"as a stage has left it"])
     assert "Rows were set aside since" in _back(capsys, store, 3)[2]
     assert "A gap has come since" in _back(capsys, store, 4)[2]
+
+
+@pytest.mark.parametrize("command", ["drain", "leave"])
+def test_help_says_that_shards_in_mode_replay_pause(command, capsys):
+    code, out, _ = call(capsys, command, "--help")
+    assert code == 0
+    assert "without a pause" not in " ".join(out.split())
+    assert "mode replay" in " ".join(out.split())

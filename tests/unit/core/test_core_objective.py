@@ -105,15 +105,35 @@ def test_a_single_late_look_is_a_burst_and_no_operator_without_an_objective_is_l
     assert not ready.notes
 
 
-@pytest.mark.parametrize("mode", ["replay", "active"])
+@pytest.mark.parametrize("mode", ["replay", "active", "none"])
 def test_a_shard_that_is_not_captured_any_more_is_not_looked_at(mode: str):
     """It was in mode passive before, and its guard for images is still there: no capture would ever make it shorter."""
     made, images = guard(objective_ns=100 * MS)
-    made.fence.record.places["u0"] = place(2, mode=mode)
+    made.fence.record.places["u0"] = place(2, mode=mode, backup=None if mode == "none" else "b#1")
     objective, ready = Objective(made), Ready()
     work(images, SECOND)
     for i in range(10):
         objective.look(i * 100 * MS, ready)
+    assert not [note for note in ready.notes if isinstance(note, notes.NotInTime)]
+    assert not objective.missed
+
+
+@pytest.mark.parametrize("mode", ["replay", "none"])
+def test_an_objective_without_effect_is_told_once_whenever_an_operator_comes_into_such_a_mode(mode: str):
+    made, _ = guard(objective_ns=100 * MS)
+    places, objective, ready = made.fence.record.places, Objective(made), Ready()
+    for now, each in enumerate(("passive", mode, mode, "passive", mode, mode)):
+        places["u0"] = place(2, mode=each, backup=None if each == "none" else "b#1")
+        objective.look(now * 100 * MS, ready)
+    assert ready.notes == 2 * [notes.NoObjective("u0", mode)]
+    assert notes.NoObjective.told.event == notes.NotInTime.told.event == "recover-in"
+
+
+def test_without_an_objective_nothing_is_told_about_a_mode_that_keeps_no_state():
+    made, _ = guard()
+    made.fence.record.places["u0"] = place(2, mode="replay")
+    ready = Ready()
+    Objective(made).look(0, ready)
     assert not ready.notes
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from msgspec.structs import replace
 from support.core import CONFIG, ONE, feed, host, op, place, record, run
 
 from holdfast.core.copy import DEAD_LETTERS
 from holdfast.core.host import Host
+from holdfast.core.invariants import Invariants
 from holdfast.core.protect import Horizons
 from holdfast.core.protect.horizon import ROUNDS_MAX
 from holdfast.core.ready import Ready
 from holdfast.core.roles import Condition
+from holdfast.errors import WrongMessageError
 from holdfast.model import messages as m
 from holdfast.model import notes
+from holdfast.model.block import base_of
 from holdfast.model.config import Config
+from holdfast.model.parts import OutputPart
 from holdfast.model.protection import Protection
 
 EDGE = "s0>u0"
@@ -71,6 +78,17 @@ def test_a_horizon_waits_for_the_slowest_consumer_and_for_dead_letters():
     assert {(x.start[EDGE], x.to[EDGE]) for x in named} == {(0, 0)}  # before any result
     made.copies["u0"].outputs[0].ack("r0", made.copies["u0"].outputs[0].next)
     assert tick(made, 9)[-1].to == {EDGE: 15}
+
+
+def test_a_sink_that_stands_still_does_not_make_every_tick_look_at_all_points(monkeypatch):
+    made, _ = primary(200, reads=False)
+    looked, right = [], Horizons._is_read
+    monkeypatch.setattr(Horizons, "_is_read", lambda self, point: looked.append(point) or right(self, point))
+    tick(made, 300)
+    assert len(guard_of(made).points) > 190
+    assert len(looked) <= 8  # log2 of 200
+    read_all(made)
+    assert tick(made, 301)[-1].to == made.copies["u0"].positions()
 
 
 def test_nothing_new_is_acknowledged_until_the_keeper_has_said_that_it_keeps():
@@ -275,3 +293,97 @@ def test_a_block_that_was_taken_once_is_not_skipped_the_second_time():
     assert made.runners["u0"].skips.was_read() == "another node has taken it, and what came of it was read"
     copy.quiet_to = None
     assert made.runners["u0"].skips.was_read() == ""
+
+
+# --- what a hostile or broken primary says
+
+
+def misled(batches: int, **wrong: object) -> tuple[Host, m.Horizon]:
+    """A keeper that has these batches, and what a primary says to it that has taken seven."""
+    _, named = primary(7)
+    return keeper(batches), replace(next(x for x in named if x.to == {EDGE: 15}), **wrong)
+
+
+def promote(made: Host) -> Ready:
+    ready = Ready()
+    made.on_record(record(2, place(2, primary="b#1", backup=None, epoch=2, mode="replay")), 0, ready)
+    return ready
+
+
+@pytest.mark.parametrize("wrong", [{"start": {EDGE: 13}}, {"to": {EDGE: 16}}])
+def test_a_horizon_inside_a_batch_that_is_here_is_refused(wrong):
+    made, said = misled(7, **wrong)
+    before = made.copies["u0"].positions()
+    with pytest.raises(WrongMessageError, match="a horizon that cannot be"):
+        made.replays.on_horizon("a#1", said, 0, Ready())
+    assert (made.copies["u0"].positions(), made.copies["u0"].quiet_to) == (before, None)
+
+
+def test_a_horizon_with_output_beyond_the_epoch_of_its_primary_is_refused():
+    made, said = misled(7)
+    part = OutputPart(*3 * (base_of(2) + 1,), (), {})
+    with pytest.raises(WrongMessageError):
+        made.replays.on_horizon("a#1", replace(said, outputs=dict.fromkeys(said.outputs, part)), 0, Ready())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"start": {EDGE: 13}, "to": {EDGE: 15}},
+        {"start": {EDGE: 13}, "to": {EDGE: 13}},
+        {"start": {EDGE: 12}, "to": {EDGE: 16}},
+        {"start": {EDGE: 9}, "to": {EDGE: 13}},
+    ],
+)
+@pytest.mark.parametrize("promoted_first", [False, True])
+def test_a_horizon_that_later_batches_show_to_be_wrong_ends_in_an_empty_start_and_never_in_a_check(
+    wrong, promoted_first
+):
+    made, said = misled(3, **wrong)
+    copy, ready = made.copies["u0"], Ready()
+    made.replays.on_horizon("a#1", said, 0, ready)
+    assert ready.send
+    noted = list(promote(made).notes) if promoted_first else []
+    for number in range(3, 7):
+        batch(made, number, 10 * number + 5, 10 * number + 5)
+        copy.inboxes[EDGE].drop(copy.stands_at(EDGE))
+    ready = promote(made) if not promoted_first else Ready()
+    runner = made.runners["u0"]
+    runner.pump(0, ready)
+    noted += ready.notes
+    assert [note for note in noted if isinstance(note, notes.CutOff)]
+    assert (copy.condition, copy.quiet_to) == (Condition.LANDING, None)
+    runner.on_heard(EDGE, None, 0, ready)
+    noted += [note for note in ready.notes if note not in noted]
+    assert copy.condition is Condition.RUNNING
+    Invariants().on_notes(noted)
+
+
+def test_a_horizon_that_is_ahead_of_what_was_handed_over_here_is_exact_when_it_is_true():
+    made, said = misled(3)
+    copy = made.copies["u0"]
+    made.replays.on_horizon("a#1", said, 0, Ready())
+    for number in range(3, 7):
+        batch(made, number, 10 * number + 5, 10 * number + 5)
+        copy.inboxes[EDGE].drop(copy.stands_at(EDGE))
+    emitted = [note.block for note in promote(made).notes if isinstance(note, notes.Emitted)]
+    assert [(row[1], row[2]) for block in emitted for row in block.rows] == [(49, 1), (59, 1)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"start": {}}, "every input"),
+        ({"to": {EDGE: 15, "s0>u9": 15}}, "every input"),
+        ({"watermarks": {"u9.0": 3}}, "every input"),
+        ({"start": {EDGE: 18}}, "begins after its end"),
+        ({"to": {EDGE: 1 << 61}}, "beyond every epoch"),
+        ({"outputs": {}}, "every output"),
+    ],
+)
+def test_a_horizon_that_does_not_agree_with_itself_or_with_the_shard_is_refused_at_the_gate(wrong, why):
+    _, named = primary(7)
+    view = SimpleNamespace(topology=ONE, record=record(1, REPLAY))
+    said = next(x for x in named if x.to == {EDGE: 15})
+    assert said.objection("a#1", view) == ""
+    assert why in replace(said, **wrong).objection("a#1", view)

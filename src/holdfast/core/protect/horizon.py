@@ -18,7 +18,7 @@ wait forever: no input, no watermark, no horizon. So the guard asks for mode `pa
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -153,7 +153,7 @@ class Horizons:
 
     def _choose(self) -> None:
         """The newest of both points, if that says more than what was named before."""
-        last = next((i for i in reversed(range(len(self.points))) if self._is_read(self.points[i])), -1)
+        last = bisect_left(self.points, True, key=lambda point: not self._is_read(point)) - 1
         if last < 0:
             return
         to = self.points[last]
@@ -168,7 +168,7 @@ class Horizons:
         self.waiting, self.sent_ns = True, NEVER_NS
 
     def _is_read(self, point: Waypoint) -> bool:
-        """Is all output before it behind every consumer?"""
+        """Is all output before it behind every consumer? If so, it was at every point before this one."""
         return all(queue.trimmed >= point.outputs[queue.edge] for queue in self.copy.queues)
 
     def _is_too_much(self) -> bool:
