@@ -75,6 +75,11 @@ def test_a_node_that_was_removed_while_it_slept_may_speak_as_the_member_that_it_
     assert not Simulation(keep(swarm_setup(23_001_362), (2, 4, 9, 10, 11))).run().violation
 
 
+def test_a_reader_that_is_back_with_an_older_record_does_not_call_a_new_twin_hostile():
+    """The twin streams to the reader's last life, which had the same address."""
+    assert not Simulation(keep(swarm_setup(31_000_093), (0, 1, 2, 3))).run().violation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SWARM)
 def test_schedules_of_one_kind_of_fault_hold(kind):

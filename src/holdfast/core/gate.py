@@ -126,7 +126,7 @@ class Gate:
             right = self._speaks_for(source, message, record.places.get(asset))
         else:
             right = self._is_known(source)
-        if not right and said_by is SaidBy.MAKER and self._is_perhaps_twin(message, record):
+        if not right and said_by is SaidBy.MAKER and self._is_perhaps_twin(source, message, record):
             return NOT_YET
         return "" if right else f"only {said_by.value} says this"
 
@@ -157,10 +157,13 @@ class Gate:
         right = place.holders if message.said_by is SaidBy.HOLDER else (place.primary,)
         return any(source == seat or (not life_of(seat) and name_of(source) == name_of(seat)) for seat in right)
 
-    def _is_perhaps_twin(self, message: Any, record: Record) -> bool:
+    def _is_perhaps_twin(self, source: Address, message: Any, record: Record) -> bool:
+        """A reader that is back may have an older record, and the address of its last life, to which a twin streams."""
         shard = self.topology.producer[message.edge]
         place = record.places.get(shard)
-        return place is not None and message.epoch == place.epoch and self._may_have_twins(shard, place)
+        if place is None or message.epoch != place.epoch:
+            return False
+        return self._may_have_twins(shard, place) or (not self.is_node and self._is_known(source))
 
     def _may_have_twins(self, shard: Asset, place: Place) -> bool:
         """Who runs beside the primary changes without a new epoch, and a reader may have an older record."""

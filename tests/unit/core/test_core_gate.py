@@ -314,7 +314,7 @@ def test_a_reader_and_a_driver_check_what_nodes_tell_them():
     driver = StageDriver(SHAPE.stages[0], 1, Config(), FIRST, 0)
     for machine, source, message in (
         (reader, "n0#1", m.Data(edge="u1.0", epoch=1, blocks=())),
-        (reader, "n1#1", m.Data(edge="u0.0", epoch=1, blocks=())),
+        (reader, "n9#1", m.Data(edge="u0.0", epoch=1, blocks=())),
         (reader, "n0#1", m.Data(edge="u0.0", epoch=2 + EPOCH_STEP, blocks=())),
         (reader, "n0#1", m.Trimmed(edge="u1.0", epoch=1, first=1)),
         (reader, "n0#1", m.Push(record=changed(u0=None))),
@@ -327,6 +327,15 @@ def test_a_reader_and_a_driver_check_what_nodes_tell_them():
         before = reader.record, driver.record, driver.phase
         assert len(refused(machine.step(Received(source, message), 1))) == 1
         assert (reader.record, driver.record, driver.phase) == before
+
+
+def test_a_reader_does_not_take_rows_from_a_member_that_may_be_a_twin_by_now_and_does_not_call_that_hostile():
+    """It came back with a record from before the mode changed, to an address that the twin knows (seed 31000093)."""
+    reader = Reader(ReaderSpec(id="r0", edges=("u0.0",)), 1, SHAPE, Config(), FIRST, {}, 0)
+    block = replace(shard_block(0, (), 5, 1, None), rows=())
+    ready = reader.step(Received("n1#1", m.Data(edge="u0.0", epoch=1, blocks=(block,))), 1)
+    assert reader.latest() == {"u0.0": 0}
+    assert not refused(ready)
 
 
 def test_a_task_takes_all_that_it_asked_for_or_nothing():
