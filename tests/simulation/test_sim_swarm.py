@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from mutants import planted
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.cli.sim import replay_command
+from holdfast.sim.faults import Fault
 from holdfast.sim.runner import keep, retrace, run_all, shrink
 from holdfast.sim.simulation import Simulation
 from holdfast.sim.swarm import SWARM, chopped, swarm_setup
@@ -73,6 +75,18 @@ def test_what_a_user_asks_of_a_busy_node_waits_until_it_has_time():
 def test_a_node_that_was_removed_while_it_slept_may_speak_as_the_member_that_it_was():
     """To one that has begun a life since, and has never heard of it."""
     assert not Simulation(keep(swarm_setup(23_001_362), (2, 4, 9, 10, 11))).run().violation
+
+
+def test_what_a_stand_in_has_taken_and_its_primary_cannot_take_is_not_skipped_and_a_drain_is_the_way_on():
+    """The stand-in's rows may be on their way to a reader; its node takes the block again (seed 32001151)."""
+    stuck = keep(swarm_setup(32_001_151), (0, 2, 3))
+    outcome = Simulation(stuck).run()
+    assert not outcome.violation
+    assert outcome.excused
+    drain = Fault(kind="drain", node="n0", at_ms=2_000, for_ms=700)
+    outcome = Simulation(msgspec.structs.replace(stuck, faults=(*stuck.faults, drain))).run()
+    assert not outcome.violation
+    assert not outcome.excused
 
 
 def test_a_reader_that_is_back_with_an_older_record_does_not_call_a_new_twin_hostile():

@@ -94,8 +94,8 @@ class Runner:
         #: Of a twin: the blocks that it has promised not to take at this epoch.
         self.barred: tuple[tuple[Edge, int], ...] = ()
         self.outlet = Outlet(copy, place.epoch, topology, config, spills, is_primary=self.is_primary)
-        self.skips = Skips(copy, self.outlet, letters)
         self.beside = Stood(copy)
+        self.skips = Skips(copy, self.outlet, letters, self.beside)
         self.feeds: dict[Edge, Feed] = {
             i.edge: Feed(i.edge, copy.id, place.epoch, i.position, config.credit_max, seat=seat, paused=copy.landing)
             for i in copy.inputs

@@ -18,6 +18,7 @@ from holdfast.core.copy import Copy
 from holdfast.core.dead_letters import DeadLetters
 from holdfast.core.outlet import Outlet
 from holdfast.core.roles import Change, Condition
+from holdfast.core.stood import Stood
 from holdfast.model.ids import Asset, Edge, operator_of, producer_stage
 from holdfast.model.messages import GivenUp, Message, SkipsPassed
 from holdfast.model.parts import DEAD
@@ -31,12 +32,13 @@ STANDS = (Condition.FAILED, Condition.TORN, Condition.WAITING)
 class Skips:
     """Of one shard that runs."""
 
-    __slots__ = ("copy", "given_up", "letters", "outlet", "past", "since_ns")
+    __slots__ = ("copy", "given_up", "letters", "outlet", "past", "since_ns", "stood")
 
-    def __init__(self, copy: Copy, outlet: Outlet, letters: DeadLetters) -> None:
+    def __init__(self, copy: Copy, outlet: Outlet, letters: DeadLetters, stood: Stood) -> None:
         self.copy = copy
         self.outlet = outlet
         self.letters = letters
+        self.stood = stood
         #: What it has given up, until the record skips it.
         self.given_up: Skip | None = None
         #: The latest that it has passed over, the record may have forgotten them.
@@ -79,7 +81,15 @@ class Skips:
             return f"the state of {self.copy.id} is torn, and no second node has a copy to go on from"
         if len(place.skips) >= SKIPS_MAX:
             return f"{self.copy.id} has {SKIPS_MAX} skips in force: wait until its backup has passed some of them"
-        return self.was_read()
+        return self.stood_in(place) or self.was_read()
+
+    def stood_in(self, place: Place) -> str:
+        """A stand-in may have taken the block, which this node alone cannot take, and what came of it may be on its way
+        to whoever reads it. (A twin goes on with it, and this copy joins anew.)"""
+        blocked = self.copy.blocked
+        if blocked is None or place.twin or self.stood.reached(blocked.edge) <= blocked.start:
+            return ""
+        return "a second node has taken it while it stood in for this one; drain this node, and another goes on with it"
 
     def was_read(self) -> str:
         """An earlier primary may have taken the block: on this node alone it cannot be taken, for want of memory, say.

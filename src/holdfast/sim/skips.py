@@ -128,11 +128,11 @@ class SkipRules:
         return found
 
     def is_stuck(self, shard: Asset, place: Place) -> bool:
-        """Is its state torn, and no copy of it anywhere? Or cannot this node alone take what was taken, and read? That
-        is more than a skip can mend."""
+        """Is its state torn, and no copy of it anywhere? Or cannot this node alone take what was taken, and perhaps
+        read? That is more than a skip can mend (a drain can, where another node has a copy)."""
         node = self.world.node(name_of(place.primary)) if place.primary else None
         runner = node.host.runners.get(shard) if node is not None else None
         if runner is None:
             return False
         torn = runner.copy.op.torn and place.backup is None
-        return torn or (runner.skips.stands and bool(runner.skips.was_read()))
+        return torn or (runner.skips.stands and bool(runner.skips.was_read() or runner.skips.stood_in(place)))
