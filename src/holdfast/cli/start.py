@@ -251,14 +251,15 @@ def _start(
         tell(f"looking at {settings['store']}")
         check_unused(settings, directory)
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
+    plan, warnings = plan_file(file, home.draft, query=query, conf=settings["conf"], runs_here=True, told=told)
     plan.check_store(has_store=bool(settings.get("store")))
+    tell("preparing kernels (compiled once on a machine, then loaded)")
+    warm(home.draft, told)
     if settings.get("store"):
-        link_files(directory, settings["store"], query)  # not before: it makes folders there
+        link_files(home.draft, settings["store"], query)  # not before: it makes folders there
+    home.begin()  # not before: until here a mistake leaves an earlier run as it was
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
-    tell("preparing kernels (compiled once on a machine, then loaded)")
-    warm(directory, told)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
