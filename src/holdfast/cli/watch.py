@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated, Any, NamedTuple
 
@@ -22,7 +23,7 @@ from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .stalls import stalls_view
-from .story import EventLogs, sentence
+from .story import EventLogs, Told, sentence
 from .tables import WIDE, fitted, table_console
 
 #: Roles of copies, as nodes tell them.
@@ -380,24 +381,36 @@ def events(
     kind: Annotated[
         list[str] | None, typer.Option(help="Only events of this kind, promotion say (repeatable).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The events as they are, one JSON object per line.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Routine events, too, and what several nodes say once for each.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All events as they are, one JSON object per line.")] = False,
 ) -> None:
-    """Tell what happened: failures, promotions, captures, gaps, lateness, stage lives, in the order of their time.
+    """Tell what happened, in the order of its time: failures, take-overs, moves, warnings, starts, ends, switches.
+
+    Routine events (batches, captures, checkpoints, records) are left out, and the
+    last line says how many; --all and --json have them.
 
     Examples:  holdfast events
                holdfast events --kind promotion --kind suspicion
                holdfast events --follow
+               holdfast events --all
     """
-    import json
-
     found = find_run(run)
     if unknown := sorted(set(kind or ()) - KINDS):
         raise ConfigError(f"no event is of kind {unknown[0]!r}", hint=f"Kinds are {', '.join(sorted(KINDS))}.")
-    logs = EventLogs(found.path)
+    logs, told, first = EventLogs(found.path), Told(routine=bool(kind)), True
     while True:
         for event in logs.news():
-            if not kind or event.get("event") in kind:
-                typer.echo(json.dumps(event) if as_json else sentence(event))
+            if kind and event.get("event") not in kind:
+                continue
+            if as_json:
+                typer.echo(json.dumps(event))
+            elif everything or told.tells(event):
+                typer.echo(sentence(event))
+        if first and (line := told.last_line()):
+            typer.echo(line)
+        first = False
         if not follow:
             return
         time.sleep(LOOK_S)
