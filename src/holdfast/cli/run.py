@@ -23,6 +23,7 @@ from holdfast.spark.archive import make_in_background
 from .carry import AllowNewOption, Changes, DefaultOption, DropOption, start_from
 from .control import tell_finished
 from .planning import plan_file
+from .progress import Progress
 from .start import LocalRun, RunOptions, go_on, node_settings, resume, start_run
 from .story import read_events, write_event
 from .watch import cluster_status, failing, status_view
@@ -116,9 +117,9 @@ def run_command(
         if explain:
             _explain(file, node_settings(options)["conf"], as_json, told)
             return
-        say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
         changes = Changes.of(allow_new, drop, default)
-        started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, say, told)
+        with Progress(console, keeps=True) as progress:
+            started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, progress.at, told)
         guard = _guard(started, *wanted, console) if wanted else None
         watch_over(started, told, console, as_json, guard)
 
@@ -184,7 +185,9 @@ def _explain(file: Path, conf: dict[str, str], as_json: bool, told: threading.Ev
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
+        with Progress(quiet=as_json) as progress:
+            progress.now(f"planning {file}")
+            plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
         typer.echo(shown)
 

@@ -6,7 +6,6 @@ Thin: it draws or reads schedules, runs them and prints. What a schedule is and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +20,8 @@ from holdfast.sim.simulation import Outcome, Setup
 from holdfast.sim.special import real_time
 from holdfast.sim.story import Trace
 from holdfast.sim.swarm import swarm_setup
+
+from .progress import Progress
 
 TRACE_TAIL = 60
 
@@ -61,7 +62,8 @@ def sim(
     if trace or story:
         raise typer.Exit(_show(first_setup, messages=messages, story=story, as_json=as_json))
     count = seeds if scenario is None else 1
-    summary = run_all(map(setup_of, range(count)), _progress if sys.stderr.isatty() else lambda done: None)
+    with Progress(quiet=as_json) as progress:
+        summary = run_all(map(setup_of, range(count)), lambda done: progress.now(f"{done:,} of {count:,} schedules"))
     if as_json:
         typer.echo(msgspec.json.encode({**msgspec.structs.asdict(summary), "per_minute": round(summary.per_minute)}))
     else:
@@ -69,11 +71,6 @@ def sim(
         if summary.first is not None:
             _tell_violation(setup_of(summary.schedules - 1), summary.first, scenario, nodes, shards)
     raise typer.Exit(1 if summary.violations else 0)
-
-
-def _progress(done: int) -> None:
-    if done % 100 == 0:
-        typer.echo(f"{done} schedules", err=True)
 
 
 def _schedules(
