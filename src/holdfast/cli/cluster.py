@@ -59,7 +59,7 @@ def node(
     Examples:  holdfast node --config node.toml
                holdfast node --config cluster.toml --name n2 --json
                holdfast node n4 --join holdfast-run/netmon
-               holdfast node n4 --join /mnt/shared/netmon --config tls.toml --endpoint grpc+tls://10.0.0.5:7100
+               holdfast node n4 --join /mnt/netmon --endpoint grpc+tls://10.0.0.5:7100
     """
     name = node_name or name
     if join is not None:

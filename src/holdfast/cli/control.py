@@ -103,7 +103,7 @@ def stop(
     """Stop a run: at once, at a clean point, or with --finish after every window was closed and written.
 
     Examples:  holdfast stop --finish && holdfast verify
-               holdfast stop --checkpoint && holdfast run holdfast-run/netmon      (goes on from there)
+               holdfast stop --checkpoint && holdfast run holdfast-run/netmon
     """
     found = find_run(run)
     began = time.monotonic()

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import is_ledger, name_of
+from holdfast.pipeline.explain import counted
 from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
@@ -192,7 +193,7 @@ def _victim(started: LocalRun, rng: random.Random) -> tuple[str, str]:
     mine = [asset for asset, place in places.items() if name_of(place["primary"] or "") == victim]
     shards = sum(not places[a]["stage"] and not is_ledger(a) for a in mine)
     stages = [a for a in mine if places[a]["stage"]]
-    return victim, f"{shards} shards" + (f" and Spark stage {', '.join(stages)}" if stages else "")
+    return victim, counted(shards, "shard") + (f" and Spark stage {', '.join(stages)}" if stages else "")
 
 
 def _tell(report: dict[str, Any], console: Console) -> None:

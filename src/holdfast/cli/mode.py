@@ -10,6 +10,7 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import operator_of
 from holdfast.model.protection import MODES
+from holdfast.pipeline.explain import counted
 
 from .progress import Progress
 from .runs import JsonOption, RunArgument, find_run, say
@@ -57,7 +58,7 @@ def mode(
         while waiting := [shard for shard, now in _shards(cluster_status(found))[operator].items() if now != mode]:
             if time.monotonic() - began > limit:
                 raise HoldfastError(
-                    f"{len(waiting)} shards of {operator} are not in mode {mode} after {limit:.0f} s",
+                    f"{counted(len(waiting), 'shard')} of {operator} not in mode {mode} after {limit:.0f} s",
                     detail=f"{', '.join(waiting[:6])}; the change is in the record, and they follow when they can.",
                     hint="Is there a second node that could hold their copies? See `holdfast status`.",
                 )

@@ -89,15 +89,19 @@ def run_command(
 ) -> None:
     """Run a pipeline on this machine. Ctrl-C stops it; `holdfast stop --finish` closes all windows first.
 
+    With the directory of a run instead of a file, that run goes on: it was
+    stopped, or died. With --resume its disks may be lost, too. With --from, a
+    changed pipeline goes on from a savepoint.
+
     Examples:  holdfast run netmon.py --nodes 4
-               holdfast run netmon.py --master spark://127.0.0.1:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
                holdfast run netmon.py --recover-in "300 ms"
                holdfast run netmon.py --explain
                holdfast run netmon.py --store file:///mnt/shared/netmon
-               holdfast run holdfast-run/netmon          (goes on with a run that was stopped, or died)
-               holdfast run new.py --from before --store file:///mnt/shared/netmon     (a changed pipeline goes on)
-               holdfast run holdfast-run/netmon --resume file:///mnt/shared/netmon     (all disks are lost)
+               holdfast run new.py --from before --store file:///mnt/shared/netmon
+               holdfast run holdfast-run/netmon
+               holdfast run holdfast-run/netmon --resume file:///mnt/shared/netmon
     """
     options = RunOptions(
         nodes=nodes,

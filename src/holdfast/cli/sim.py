@@ -51,7 +51,7 @@ def sim(
 
     Examples:  holdfast sim --seeds 1000
                holdfast sim --seeds 1 --first 42 --trace
-               holdfast sim --scenario tests/scenarios/failure_during_drain.txt --story u0
+               holdfast sim --scenario mine.toml --story u0
     """
     try:
         setup_of = _schedules(scenario, first, nodes, shards, faults, in_real_time)
@@ -79,7 +79,13 @@ def _schedules(
     """The i-th schedule of this command: drawn when it is needed."""
     fixed = None
     if scenario is not None:
-        fixed = parse_scenario(scenario.read_text().partition("\n--- trace\n")[0], scenario.name)
+        try:
+            text = scenario.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = "it does not exist" if isinstance(error, FileNotFoundError) else str(error)
+            hint = "Give a scenario as TOML; docs/core/simulator.md says what is in one."
+            raise ConfigError(f"scenario {scenario} cannot be read: {why}", hint=hint) from None
+        fixed = parse_scenario(text.partition("\n--- trace\n")[0], scenario.name)
 
     def setup_of(i: int) -> Setup:
         setup = fixed or swarm_setup(first + i, nodes, shards)

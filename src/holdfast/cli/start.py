@@ -24,6 +24,7 @@ import msgspec
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
+from holdfast.pipeline.explain import counted
 from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import write_whole
@@ -224,7 +225,7 @@ def restart_nodes(
     try:
         run = _describe(source, home.path, plan, nodes, settings, cwd)
         claim()
-        tell(f"starting {len(names)} nodes, which read their state from {settings['store']}")
+        tell(f"starting {counted(len(names), 'node')}: state is read from {settings['store']}")
         nodes.start(told)
     except BaseException:
         nodes.stop()
@@ -269,7 +270,7 @@ def _start(
     )
     try:
         run = _describe(file, directory, plan, nodes, settings)
-        tell(f"starting {options.nodes} nodes")
+        tell(f"starting {counted(options.nodes, 'node')}")
         with _described(run, plan, file, nodes):
             nodes.start(told)
     except BaseException:

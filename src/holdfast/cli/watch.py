@@ -18,6 +18,7 @@ from holdfast.model.ids import asset_id, is_ledger, name_of, operator_of, stage_
 from holdfast.model.plan import to_micros
 from holdfast.model.protection import MODES
 from holdfast.pipeline import durations
+from holdfast.pipeline.explain import counted
 from holdfast.pipeline.gaps import all_gaps
 from holdfast.runtime.node.events import KINDS
 
@@ -285,13 +286,11 @@ def if_it_failed(told: dict[str, Any]) -> str:
     """Which nodes would recover what it runs, beside each other, and how long each would take: the worst first."""
     segments = told.get("recovery", {}).get("segments", {})
     order = sorted(segments, key=lambda name: (-segments[name]["expected_ms"], name))
-    found = [f"{segments[n]['expected_ms']:,.0f} ms on {n} ({counted(len(segments[n]['shards']))})" for n in order]
+    found = [
+        f"{segments[n]['expected_ms']:,.0f} ms on {n} ({counted(len(segments[n]['shards']), 'shard')})" for n in order
+    ]
     more = f", {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more if found else "-"
-
-
-def counted(shards: int) -> str:
-    return "1 shard" if shards == 1 else f"{shards} shards"
 
 
 def percent(load: float | None) -> str:

@@ -378,7 +378,7 @@ def test_a_mode_that_does_not_come_into_force_is_an_error(capsys, tmp_path, node
     a_run(tmp_path, endpoints=node(tmp_path, **answers))
     code, _, err = call(capsys, "mode", "talkers", "passive", str(tmp_path), "--limit", "0.3")
     assert code == 1
-    assert "1 shards of talkers are not in mode passive" in err
+    assert "1 shard of talkers not in mode passive" in err
 
 
 # --- submit
