@@ -82,7 +82,7 @@ def test_an_unknown_kind_is_refused_with_those_that_there_are(tmp_path, capsys):
 
 EVENTS = [  # node, second, kind, text, epoch
     ("n0", 1, "stage-start", "The driver of in starts at epoch 1.", 1),
-    ("n1", 1, "stage-start", "The driver of in begins to stand by.", 0),
+    ("n1", 1, "stage-start", "A standby of in is wanted here; it is cold for now.", 0),
     *((node, 2, "record", "Record 21 is decided (term 1).", None) for node in ("n0", "n1", "n2")),
     *(("n0", second, "stage-batch", "in: batch", 1) for second in range(3, 8)),
     *((node, 8, "unreachable", "Nothing listens any more where n2 (life 1) did.", None) for node in ("n0", "n1")),
