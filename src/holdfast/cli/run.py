@@ -22,10 +22,11 @@ from holdfast.spark.archive import make_in_background
 
 from .carry import AllowNewOption, Changes, DefaultOption, DropOption, start_from
 from .control import tell_finished
+from .deaths import Deaths
 from .planning import plan_file
 from .progress import Progress
 from .start import LocalRun, RunOptions, go_on, node_settings, resume, start_run
-from .story import read_events, write_event
+from .story import EventLogs, read_events, write_event
 from .watch import cluster_status, failing, status_view
 
 LOOK_S = 1.0
@@ -257,6 +258,7 @@ def _watch(
     if show:
         show.start()
     said: set[str] = set()
+    deaths = Deaths(started.nodes, EventLogs(started.run.path)) if not show else None
     try:
         while not told.wait(LOOK_S):
             try:
@@ -270,8 +272,10 @@ def _watch(
                 show.update(status_view(started.run.pipeline, status, console.width, live=True))
             elif as_json:
                 typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
-            if not show:
+            if deaths:
                 _tell_failures(failing(status), said, console)
+                for line in deaths.look(status):
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
             if started.is_finished():
                 tell_finished(started.run)
                 return True
