@@ -20,7 +20,7 @@ from holdfast.runtime.disk.journal import write_whole
 
 from .join import join_run
 from .planning import plan_file
-from .progress import Progress
+from .progress import StepLine
 from .runs import JsonOption, RunFile, say
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The node's TOML file; see docs/configuration.md.")]
@@ -96,7 +96,7 @@ def submit(
     directory = Path(settings.dir).resolve()
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
         query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
-        with Progress(quiet=as_json) as progress:
+        with StepLine(quiet=as_json) as progress:
             progress.now(f"planning {file}")
             plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
     for warning in warnings:

@@ -17,7 +17,7 @@ from holdfast.model.ids import name_of
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
 from .clean import SourcesPaused, check_whole, reach_clean_point
-from .progress import Progress
+from .progress import StepLine
 from .resume import opened_store
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
 from .story import read_events, write_event
@@ -52,7 +52,7 @@ def drain(
 
     Examples:  holdfast drain n2
     """
-    with Progress(quiet=as_json) as progress:
+    with StepLine(quiet=as_json) as progress:
         took = empty(find_run(run), node, limit, progress.now)
     if as_json:
         say({"node": node, "seconds": round(took, 3)})
@@ -109,7 +109,7 @@ def stop(
     began = time.monotonic()
     if finish and checkpoint:
         raise ConfigError("--finish and --checkpoint cannot both be given", detail="What has finished does not go on.")
-    with Progress(quiet=as_json, keeps=True) as progress:
+    with StepLine(quiet=as_json, keeps=True) as progress:
         if finish:
             finish_run(found, limit_s=limit, tell=progress.at)
         if checkpoint:
@@ -125,7 +125,7 @@ def stop(
     _tell_stopped(found, silent, began, finish=finish, checkpoint=checkpoint, as_json=as_json)
 
 
-def _stop(found: RunFile, progress: Progress, *, finished: bool = False) -> list[str]:
+def _stop(found: RunFile, progress: StepLine, *, finished: bool = False) -> list[str]:
     progress.now(f"stopping the nodes of {found.pipeline}")
     return end_run(found, finished=finished)
 

@@ -28,7 +28,7 @@ from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
 from .control import finish_run
-from .progress import Progress
+from .progress import StepLine
 from .run import until_told
 from .runs import JsonOption, say
 from .start import NODES_MAX, LocalRun, RunOptions, start_run
@@ -72,7 +72,7 @@ def demo(
     file = _example(home)
     options = RunOptions(nodes=nodes, directory=home / "run", standby=standby, restart_s=3.0)
     with until_told() as told:
-        with Progress(console, keeps=True) as progress:
+        with StepLine(console, keeps=True) as progress:
             started = start_run(file, options, lambda line: progress.at(f"  {line}"), told)
         try:
             report = _show(started, seconds, kills, random.Random(seed), told, console)
@@ -80,7 +80,7 @@ def demo(
             started.stop()
         if told.is_set():
             raise typer.Exit(INTERRUPTED)
-        with Progress(console, keeps=True) as progress:
+        with StepLine(console, keeps=True) as progress:
             report["verify"] = verify_run(started.run, told, lambda line: progress.at(f"  {line}"))
     _tell(report, console)
     if as_json:
@@ -106,7 +106,7 @@ def _show(
     run = started.run
     if told.is_set():
         return {}  # nodes that were not waited for answer nothing
-    with Progress(console, keeps=True) as progress:
+    with StepLine(console, keeps=True) as progress:
         progress.at("  waiting for the first rows (Spark starts)")
         probe = _first_rows(started, told)
     began = time.time()
@@ -131,7 +131,7 @@ def _show(
     if told.wait(max(0.0, began + seconds - time.time())):
         return {}
     probe.close()
-    with Progress(console, keeps=True) as progress:
+    with StepLine(console, keeps=True) as progress:
         progress.at("  finishing: all windows are closed and written")
         finish_run(run, limit_s=300.0, told=told)
     events = [e for e in read_events(run.path) if e.get("event") in ("kill", "promotion", "stable", "lost")]

@@ -21,7 +21,7 @@ from holdfast.model.ids import Name
 from holdfast.model.record import Record
 
 from .control import LOOK_S, empty
-from .progress import Progress
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, RunFile, change_nodes, find_run, say
 from .watch import cluster_status
 
@@ -66,7 +66,7 @@ def leave(
             hint="Start another node first, or end the run with `holdfast stop`.",
         )
     began = time.monotonic()
-    with Progress(quiet=as_json) as progress:
+    with StepLine(quiet=as_json) as progress:
         empty(found, node, limit, progress.now)
         progress.at(f"{node} is empty: it leaves")
         _send_away(found, node, [name for name in members if name != node and name in found.endpoints])

@@ -12,7 +12,7 @@ from holdfast.model.ids import operator_of
 from holdfast.model.protection import MODES
 from holdfast.pipeline.explain import counted
 
-from .progress import Progress
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, find_run, say
 from .watch import cluster_status
 
@@ -54,7 +54,7 @@ def mode(
         raise ConfigError(f"no operator is named {operator!r}", hint=f"There are {', '.join(sorted(shards))}.")
     began = time.monotonic()
     found.ask("protect", {"operator": operator, "mode": mode}, timeout_s=ANSWER_S)
-    with Progress(quiet=as_json) as progress:
+    with StepLine(quiet=as_json) as progress:
         while waiting := [shard for shard, now in _shards(cluster_status(found))[operator].items() if now != mode]:
             if time.monotonic() - began > limit:
                 raise HoldfastError(

@@ -20,7 +20,7 @@ RENEW_S, AGAIN_S = 0.5, 10.0
 SHOWN_FROM_S = 2.0
 
 
-class Progress:
+class StepLine:
     """While this is entered: `at` says the next step, `now` how far the same one is."""
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False, keeps: bool = False) -> None:
@@ -35,7 +35,7 @@ class Progress:
         self._began = self._told = 0.0
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> StepLine:
         if not self._quiet:
             self._thread = threading.Thread(target=self._renew, name="progress", daemon=True)
             self._thread.start()

@@ -24,7 +24,7 @@ from .carry import AllowNewOption, Changes, DefaultOption, DropOption, start_fro
 from .control import tell_finished
 from .deaths import Deaths
 from .planning import plan_file
-from .progress import Progress
+from .progress import StepLine
 from .start import LocalRun, RunOptions, go_on, node_settings, resume, start_run
 from .story import EventLogs, read_events, write_event
 from .watch import cluster_status, failing, status_view
@@ -90,15 +90,12 @@ def run_command(
 ) -> None:
     """Run a pipeline on this machine. Ctrl-C stops it; `holdfast stop --finish` closes all windows first.
 
-    With the directory of a run instead of a file, that run goes on: it was
-    stopped, or died. With --resume its disks may be lost, too. With --from, a
-    changed pipeline goes on from a savepoint.
+    With a directory instead of a file, the run in it goes on; with --resume also
+    if its disks are lost. With --from, a changed pipeline goes on from a savepoint.
 
     Examples:  holdfast run netmon.py --nodes 4
                holdfast run netmon.py --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
-               holdfast run netmon.py --recover-in "300 ms"
-               holdfast run netmon.py --explain
                holdfast run netmon.py --store file:///mnt/shared/netmon
                holdfast run new.py --from before --store file:///mnt/shared/netmon
                holdfast run holdfast-run/netmon
@@ -123,7 +120,7 @@ def run_command(
             _explain(file, node_settings(options)["conf"], as_json, told)
             return
         changes = Changes.of(allow_new, drop, default)
-        with Progress(console, keeps=True) as progress:
+        with StepLine(console, keeps=True) as progress:
             started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, progress.at, told)
         guard = _guard(started, *wanted, console) if wanted else None
         watch_over(started, told, console, as_json, guard)
@@ -190,7 +187,7 @@ def _explain(file: Path, conf: dict[str, str], as_json: bool, told: threading.Ev
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        with Progress(quiet=as_json) as progress:
+        with StepLine(quiet=as_json) as progress:
             progress.now(f"planning {file}")
             plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()

@@ -21,7 +21,7 @@ from holdfast.sim.special import real_time
 from holdfast.sim.story import Trace
 from holdfast.sim.swarm import swarm_setup
 
-from .progress import Progress
+from .progress import StepLine
 
 TRACE_TAIL = 60
 
@@ -62,7 +62,7 @@ def sim(
     if trace or story:
         raise typer.Exit(_show(first_setup, messages=messages, story=story, as_json=as_json))
     count = seeds if scenario is None else 1
-    with Progress(quiet=as_json) as progress:
+    with StepLine(quiet=as_json) as progress:
         summary = run_all(map(setup_of, range(count)), lambda done: progress.now(f"{done:,} of {count:,} schedules"))
     if as_json:
         typer.echo(msgspec.json.encode({**msgspec.structs.asdict(summary), "per_minute": round(summary.per_minute)}))

@@ -10,7 +10,7 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import asset_id, name_of, operator_of
 
-from .progress import Progress
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, find_run, say
 from .watch import cluster_status
 
@@ -47,7 +47,7 @@ def skip(
     body = {"shard": shard, "source": source, "number": number}
     answer = _ask(found, status, body)
     granted = False
-    with Progress(quiet=as_json) as progress:
+    with StepLine(quiet=as_json) as progress:
         while not answer.get("passed"):
             granted = granted or answer.get("granted", False)
             if answer.get("refused"):

@@ -4,7 +4,7 @@ Every node writes one JSON object per line: when, who, what, and a sentence. Clo
 order of two nodes' events is as good as their clocks; within a node it is exact.
 
 Most events are routine: a batch, a checkpoint, a record that every node hears of. Who asks what happened wants the rest
-(`Told`): failures and what followed, moves, warnings, starts, ends, switches. What every node tells is told once.
+(`StoryTeller`): failures and what followed, moves, warnings, starts, ends, switches. What every node tells is one line.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def is_routine(event: Event) -> bool:
     return kind in ROUTINE or (kind in ("stage-start", "stage-end") and event.get("epoch") == STANDS_BY)
 
 
-class Told:
+class StoryTeller:
     """Which events are told to a person, and how many were left out."""
 
     def __init__(self, *, routine: bool = False) -> None:

@@ -27,7 +27,7 @@ from .clean import SourcesPaused, check_paged, check_whole
 from .control import end_run
 from .home import RunHome
 from .planning import check_file
-from .progress import Progress
+from .progress import StepLine
 from .resume import opened_store
 from .run import until_told, watch_over
 from .runs import read_run
@@ -60,7 +60,7 @@ def upgrade(
     """
     console = Console(stderr=True)
     with until_told() as told:
-        with Progress(console, keeps=True) as progress:
+        with StepLine(console, keeps=True) as progress:
             started = _go_over(
                 run, file, directory, name, Changes.of(allow_new, drop, default), limit, as_json, progress.at, told
             )

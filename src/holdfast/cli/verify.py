@@ -23,7 +23,7 @@ from holdfast.runtime.disk.journal import write_whole
 
 from .alone import run_alone
 from .planning import last_words, own_stdout
-from .progress import Progress
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, RunFile, find_run, read_run, say
 
 VERIFY_LIMIT_S = 3600
@@ -41,7 +41,7 @@ def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """
     found = find_run(run)
     read_plan(found.path / "plan.json")  # before anything is said or started
-    with Progress(quiet=as_json) as progress:
+    with StepLine(quiet=as_json) as progress:
         verdict = verify_run(found, tell=progress.at)
     if as_json:
         say(verdict)

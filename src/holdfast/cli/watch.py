@@ -24,7 +24,7 @@ from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .stalls import stalls_view
-from .story import EventLogs, Told, sentence
+from .story import EventLogs, StoryTeller, sentence
 from .tables import WIDE, fitted, table_console
 
 #: Roles of copies, as nodes tell them.
@@ -398,7 +398,7 @@ def events(
     found = find_run(run)
     if unknown := sorted(set(kind or ()) - KINDS):
         raise ConfigError(f"no event is of kind {unknown[0]!r}", hint=f"Kinds are {', '.join(sorted(KINDS))}.")
-    logs, told, first = EventLogs(found.path), Told(routine=bool(kind)), True
+    logs, told, first = EventLogs(found.path), StoryTeller(routine=bool(kind)), True
     while True:
         for event in logs.news():
             if kind and event.get("event") not in kind:

@@ -16,7 +16,7 @@ from support.plans import layered_plan
 
 from holdfast.cli import alone, control, progress
 from holdfast.cli.main import main
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import StepLine
 from holdfast.cli.verify import verify_run
 from holdfast.errors import HoldfastError
 from holdfast.runtime.net.security import make_secret
@@ -43,7 +43,7 @@ def wait_for(done: Callable[[], bool]) -> None:
 
 def test_into_a_pipe_every_step_is_a_line_and_one_that_lasts_is_told_again():
     console, file = output(terminal=False)
-    with Progress(console) as shown:
+    with StepLine(console) as shown:
         shown.at("planning x.py")
         wait_for(lambda: file.getvalue().count("planning x.py (0 s)\n") >= 3)
         shown.at("starting 4 nodes")
@@ -53,11 +53,11 @@ def test_into_a_pipe_every_step_is_a_line_and_one_that_lasts_is_told_again():
 
 def test_into_a_pipe_what_is_over_at_once_says_nothing():
     console, file = output(terminal=False)
-    with Progress(console) as shown:
+    with StepLine(console) as shown:
         shown.now("1 of 2 schedules")
         shown.now("2 of 2 schedules")
     assert file.getvalue() == ""
-    with Progress(console) as shown:
+    with StepLine(console) as shown:
         shown.now("draining n2, which still holds u0")
         wait_for(lambda: "which still holds u0" in file.getvalue())
 
@@ -65,7 +65,7 @@ def test_into_a_pipe_what_is_over_at_once_says_nothing():
 @pytest.mark.parametrize("keeps", [False, True])
 def test_on_a_terminal_one_line_renews_itself_and_is_never_longer_than_the_screen(keeps):
     console, file = output(terminal=True)
-    with Progress(console, keeps=keeps) as shown:
+    with StepLine(console, keeps=keeps) as shown:
         shown.at("draining n2")
         wait_for(lambda: file.getvalue().count("\rdraining n2 (0 s)\x1b[K") >= 3)
         shown.now("x" * 100)
@@ -77,7 +77,7 @@ def test_on_a_terminal_one_line_renews_itself_and_is_never_longer_than_the_scree
 
 def test_a_machine_that_reads_gets_none():
     console, file = output(terminal=False)
-    with Progress(console, quiet=True) as shown:
+    with StepLine(console, quiet=True) as shown:
         shown.at("planning x.py")
         time.sleep(0.2)
     assert file.getvalue() == ""

@@ -102,36 +102,6 @@ def test_without_fresh_files_of_the_user_are_not_written_over(tmp_path):
     assert "checkpoints" in refused.value.detail
 
 
-@pytest.mark.parametrize("refused", ["the plan", "the kernels", "the store"])
-def test_fresh_leaves_the_earlier_run_as_it_was_until_the_new_one_is_checked(tmp_path, capsys, monkeypatch, refused):
-    """What it wrote is often the reason: `verify` and `events` of it are needed then."""
-
-    def planned(file: Path, directory: Path, **_: Any) -> Any:
-        (directory / "plan.json").write_text("{}")
-        if refused == "the plan":
-            raise ConfigError("sink out_0: out holds what an earlier run wrote")
-        return layered_plan(shards=1, tops=0), []
-
-    def warmed(directory: Path, told: Any) -> None:
-        if refused == "the kernels":
-            raise ConfigError("the operators of this pipeline cannot be made")
-
-    monkeypatch.setattr(start_module, "plan_file", planned)
-    monkeypatch.setattr(start_module, "warm", warmed)
-    home, file = a_run(tmp_path / "home"), tmp_path / "x.py"
-    file.write_text("")
-    (home / "checkpoints" / "out_0").mkdir(parents=True)
-    for name in ("plan.json", "events.jsonl", "pipeline.py"):
-        (home / name).write_text("of the earlier run")
-    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    (tmp_path / "taken").write_text("")
-    store = ("--store", f"file://{tmp_path}/taken/store") if refused == "the store" else ()
-    code, _, err = call(capsys, "run", str(file), "--dir", str(home), "--fresh", *store)
-    assert code == 2, err
-    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and path.name != "lock"} == before
-    assert (home / "checkpoints" / "out_0").is_dir()
-
-
 # --- stop
 
 
