@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import typer
@@ -30,8 +31,10 @@ def run_alone(
     given: str = "",
     told: threading.Event | None = None,
     cwd: str | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS`, `given` at its stdin. Raises TimeoutExpired, or ends this command when it is `told` to."""
+    """`python ARGUMENTS`, `given` at its stdin. Raises TimeoutExpired, or ends this command when it is `told` to.
+    Meanwhile it calls `look` again and again."""
     command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), sys.executable, *arguments]
     process = subprocess.Popen(
         command,
@@ -53,6 +56,7 @@ def run_alone(
                 return subprocess.CompletedProcess(command, process.returncode, out, err)
             except subprocess.TimeoutExpired:
                 left = None
+                look()
                 if time.monotonic() > until:
                     raise
     finally:

@@ -141,7 +141,7 @@ def _check_ended(point: Savepoint) -> None:
 
 
 class Upgrade:
-    """The steps of it, for a directory that is locked and empty."""
+    """The steps of it, for a directory that is locked, and cleared (`--fresh`) when nothing more can be refused."""
 
     def __init__(
         self, file: Path, home: RunHome, settings: dict[str, Any], changes: Changes, tell: Tell,
@@ -164,13 +164,13 @@ class Upgrade:
         self._tell(f"planning {self._file}")
         conf = self._settings["conf"]
         self._plan, self._warnings = plan_file(
-            self._file, self._home.path, query=self._query, conf=conf, told=self._told
+            self._file, self._home.draft, query=self._query, conf=conf, told=self._told
         )
         self._matching = self._changes.match(old, self._plan)
         for text in self._matching.texts(self._plan):
             self._tell(text)
-        write_whole(self._home.path / "pipeline.py", self._file.read_bytes())
-        warm(self._home.path, self._told)
+        write_whole(self._home.draft / "pipeline.py", self._file.read_bytes())
+        warm(self._home.draft, self._told)
 
     def start(self, service: IoService, point: Savepoint, names: list[Name], restart_s: float | None) -> LocalRun:
         """Called when the old run has ended. `service` is of the old run's store."""
@@ -178,7 +178,8 @@ class Upgrade:
         kept_sinks = [name for name in matching.stages if plan.stage(name).kind == "sink"]
         if kept_sinks:
             check_not_gone_on(service, point, self._old, kept_sinks)
-        link_files(directory, self._settings["store"], plan.query)
+        link_files(self._home.draft, self._settings["store"], plan.query)
+        self._home.begin()
         unpack(service.run(savepoints.read_files(point.name)), directory)
         move_checkpoints(directory / "checkpoints", point, self._old, plan, matching)
         for name in matching.stages:

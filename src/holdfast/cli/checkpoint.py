@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import typer
 from rich.table import Table
@@ -23,6 +25,7 @@ from holdfast.model.ids import Asset, asset_id, producer_stage
 from holdfast.model.plan import to_micros
 from holdfast.runtime.stable import batches
 from holdfast.store import IoService, open_store
+from holdfast.store.url import is_folder
 
 from .runs import JsonOption, say
 from .tables import table_console
@@ -78,6 +81,11 @@ def read_settings(given: list[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _service(url: str, settings: list[str] | None, limit_s: float) -> Iterator[IoService]:
+    folder = Path(unquote(urlsplit(url).path)) if is_folder(url) else None
+    if folder is not None and not folder.is_dir():  # a store that is empty would say the same as a name that is wrong
+        raise ConfigError(
+            f"there is no folder {folder}", detail=f"{url} names it.", hint="Give the store that the run was given."
+        )
     service = IoService(open_store(url, read_settings(settings)), stall_s=limit_s, again_s=limit_s)
     try:
         yield service

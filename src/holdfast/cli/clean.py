@@ -222,7 +222,8 @@ def _busy(nodes: dict[str, Any], plan: Plan) -> str:
             if rows or (told["role"] == "primary" and told.get("dead_waiting")):
                 waiting[shard] = rows
     if waiting:
-        return f"{len(waiting)} shards have {sum(waiting.values())} elements to consume, {min(waiting)} among them"
+        names = ", ".join(sorted(waiting)[:3]) + (" and others" if len(waiting) > 3 else "")
+        return f"{names} to consume {sum(waiting.values()):,} elements"
     return ""
 
 

@@ -20,6 +20,7 @@ from holdfast.runtime.disk.journal import write_whole
 
 from .join import join_run
 from .planning import plan_file
+from .progress import StepLine
 from .runs import JsonOption, RunFile, say
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The node's TOML file; see docs/configuration.md.")]
@@ -58,7 +59,7 @@ def node(
     Examples:  holdfast node --config node.toml
                holdfast node --config cluster.toml --name n2 --json
                holdfast node n4 --join holdfast-run/netmon
-               holdfast node n4 --join /mnt/shared/netmon --config tls.toml --endpoint grpc+tls://10.0.0.5:7100
+               holdfast node n4 --join /mnt/netmon --endpoint grpc+tls://10.0.0.5:7100
     """
     name = node_name or name
     if join is not None:
@@ -95,7 +96,9 @@ def submit(
     directory = Path(settings.dir).resolve()
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
         query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
-        plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
+        with StepLine(quiet=as_json) as progress:
+            progress.now(f"planning {file}")
+            plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     run = RunFile(

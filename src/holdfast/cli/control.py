@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -16,12 +17,15 @@ from holdfast.model.ids import name_of
 from holdfast.runtime.client.local import STOP_LIMIT_S
 
 from .clean import SourcesPaused, check_whole, reach_clean_point
+from .progress import StepLine
 from .resume import opened_store
 from .runs import JsonOption, RunArgument, RunFile, find_run, process_started, say
 from .story import read_events, write_event
 from .watch import cluster_status, failures_of
 
 LOOK_S = 0.5
+#: Of what a node still holds, this many are named.
+HELD_SHOWN = 4
 TELL_AGAIN_S = 5.0
 #: Nodes that answered before may be too busy to, on a machine that is: so long nobody need answer.
 SILENCE_S_MAX = 60.0
@@ -50,14 +54,15 @@ def drain(
 
     Examples:  holdfast drain n2
     """
-    took = empty(find_run(run), node, limit)
+    with StepLine(quiet=as_json) as progress:
+        took = empty(find_run(run), node, limit, progress.now)
     if as_json:
         say({"node": node, "seconds": round(took, 3)})
     else:
         typer.echo(f"{node} is empty ({took:.1f} s); it can be stopped.")
 
 
-def empty(found: RunFile, node: str, limit: float) -> float:
+def empty(found: RunFile, node: str, limit: float, tell: Callable[[str], None] = lambda line: None) -> float:
     """Drain a node; the seconds until it holds nothing."""
     if node not in found.endpoints:
         raise ConfigError(f"no node {node!r}", hint=f"There are {', '.join(sorted(found.endpoints))}.")
@@ -71,6 +76,8 @@ def empty(found: RunFile, node: str, limit: float) -> float:
                 detail=", ".join(held[:6]),
                 hint="Is there another node that could take them? See `holdfast status`.",
             )
+        more = f" and {len(held) - HELD_SHOWN} more" if len(held) > HELD_SHOWN else ""
+        tell(f"draining {node}, which still holds {', '.join(held[:HELD_SHOWN])}{more}")
         time.sleep(LOOK_S)
         held = _held(found, node)
     return time.monotonic() - began
@@ -98,29 +105,36 @@ def stop(
     """Stop a run: at once, at a clean point, or with --finish after every window was closed and written.
 
     Examples:  holdfast stop --finish && holdfast verify
-               holdfast stop --checkpoint && holdfast run holdfast-run/netmon      (goes on from there)
+               holdfast stop --checkpoint && holdfast run holdfast-run/netmon
     """
     found = find_run(run)
     began = time.monotonic()
-    tell = None if as_json else typer.echo
     if finish and checkpoint:
         raise ConfigError("--finish and --checkpoint cannot both be given", detail="What has finished does not go on.")
-    if finish:
-        finish_run(found, limit_s=limit, tell=tell)
-    if checkpoint:
-        check_whole(found, "stop --checkpoint")
-        with SourcesPaused(found) as paused, opened_store(found) as service:
-            reach_clean_point(found, service, limit_s=limit, tell=tell)
-            text = "Everything is consumed, checkpointed and written, and the run stops here."
-            write_event(found.path, "clean-point", text)
-            paused.stays = True
-            _stop(found, began, finish=False, checkpoint=True, as_json=as_json)
-        return
-    _stop(found, began, finish=finish, checkpoint=False, as_json=as_json)
+    with StepLine(quiet=as_json, keeps=True) as progress:
+        if finish:
+            finish_run(found, limit_s=limit, tell=progress.at)
+        if checkpoint:
+            check_whole(found, "stop --checkpoint")
+            with SourcesPaused(found) as paused, opened_store(found) as service:
+                reach_clean_point(found, service, limit_s=limit, tell=progress.at)
+                text = "Everything is consumed, checkpointed and written, and the run stops here."
+                write_event(found.path, "clean-point", text)
+                paused.stays = True
+                silent = _stop(found, progress)
+        else:
+            silent = _stop(found, progress, finished=finish)
+    _tell_stopped(found, silent, began, finish=finish, checkpoint=checkpoint, as_json=as_json)
 
 
-def _stop(found: RunFile, began: float, *, finish: bool, checkpoint: bool, as_json: bool) -> None:
-    silent = end_run(found, finished=finish)
+def _stop(found: RunFile, progress: StepLine, *, finished: bool = False) -> list[str]:
+    progress.now(f"stopping the nodes of {found.pipeline}")
+    return end_run(found, finished=finished)
+
+
+def _tell_stopped(
+    found: RunFile, silent: list[str], began: float, *, finish: bool, checkpoint: bool, as_json: bool
+) -> None:
     seconds = round(time.monotonic() - began, 3)
     if as_json:
         say({"run": found.dir, "finished": finish, "clean": checkpoint, "silent": silent, "seconds": seconds})

@@ -23,10 +23,12 @@ from rich.table import Table
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import is_ledger, name_of
+from holdfast.pipeline.explain import counted
 from holdfast.runtime.client.probe import Probe
 
 from .alone import INTERRUPTED
 from .control import finish_run
+from .progress import StepLine
 from .run import until_told
 from .runs import JsonOption, say
 from .start import NODES_MAX, LocalRun, RunOptions, start_run
@@ -70,15 +72,16 @@ def demo(
     file = _example(home)
     options = RunOptions(nodes=nodes, directory=home / "run", standby=standby, restart_s=3.0)
     with until_told() as told:
-        started = start_run(file, options, lambda line: console.print(f"  {line}", markup=False), told)
+        with StepLine(console, keeps=True) as progress:
+            started = start_run(file, options, lambda line: progress.at(f"  {line}"), told)
         try:
             report = _show(started, seconds, kills, random.Random(seed), told, console)
         finally:
             started.stop()
         if told.is_set():
             raise typer.Exit(INTERRUPTED)
-        console.print("  verifying: plain Spark in batch over the same input")
-        report["verify"] = verify_run(started.run, told)
+        with StepLine(console, keeps=True) as progress:
+            report["verify"] = verify_run(started.run, told, lambda line: progress.at(f"  {line}"))
     _tell(report, console)
     if as_json:
         say(report)
@@ -103,8 +106,9 @@ def _show(
     run = started.run
     if told.is_set():
         return {}  # nodes that were not waited for answer nothing
-    console.print("  waiting for the first rows (Spark starts)")
-    probe = _first_rows(started, told)
+    with StepLine(console, keeps=True) as progress:
+        progress.at("  waiting for the first rows (Spark starts)")
+        probe = _first_rows(started, told)
     began = time.time()
     quiet_s = seconds / (kills + 1)
     found: list[dict[str, Any]] = []
@@ -127,8 +131,9 @@ def _show(
     if told.wait(max(0.0, began + seconds - time.time())):
         return {}
     probe.close()
-    console.print("  finishing: all windows are closed and written")
-    finish_run(run, limit_s=300.0, told=told)
+    with StepLine(console, keeps=True) as progress:
+        progress.at("  finishing: all windows are closed and written")
+        finish_run(run, limit_s=300.0, told=told)
     events = [e for e in read_events(run.path) if e.get("event") in ("kill", "promotion", "stable", "lost")]
     return {"seconds": seconds, "kills": found, "story": [sentence(e) for e in events]}
 
@@ -188,7 +193,7 @@ def _victim(started: LocalRun, rng: random.Random) -> tuple[str, str]:
     mine = [asset for asset, place in places.items() if name_of(place["primary"] or "") == victim]
     shards = sum(not places[a]["stage"] and not is_ledger(a) for a in mine)
     stages = [a for a in mine if places[a]["stage"]]
-    return victim, f"{shards} shards" + (f" and Spark stage {', '.join(stages)}" if stages else "")
+    return victim, counted(shards, "shard") + (f" and Spark stage {', '.join(stages)}" if stages else "")
 
 
 def _tell(report: dict[str, Any], console: Console) -> None:

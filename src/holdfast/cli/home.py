@@ -2,10 +2,16 @@
 
 `RunHome` takes the lock before it looks at anything, and keeps it until the run has ended. So whatever a start finds or
 makes there is its own: a start that fails removes what it made, and can hit nobody else's.
+
+A new run is planned and checked in a draft beside it. What `--fresh` removes goes last (`begin`): a start that is
+refused before that leaves the earlier run as it was, with its events and all that `verify` needs.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +29,8 @@ NODES_LIMIT_S = 3.0
 
 
 class RunHome:
-    """The directory of a run that is about to start, locked, and empty but for logs and the user's own files; or of one
-    that goes on."""
+    """The directory of a run that is about to start, locked, and after `begin` empty but for logs and the user's own
+    files; or of one that goes on."""
 
     def __init__(
         self, directory: Path, file: Path | None = None, *, fresh: bool = False, goes_on: bool = False
@@ -32,6 +38,9 @@ class RunHome:
         self._keep = [file] if file is not None else []
         #: What is there is needed: the run that was here goes on.
         self._goes_on = goes_on
+        #: What an earlier run has made is still there, and is to be removed.
+        self._to_clear = fresh
+        self._draft: Path | None = None
         #: Directories that were not there before, the innermost first.
         self._new = [path for path in (directory.absolute(), *directory.absolute().parents) if not path.exists()]
         lock: Lock | None = None
@@ -47,7 +56,7 @@ class RunHome:
                 _check_ended(directory)
                 _check_no_nodes(directory)
             else:
-                self._clear(directory, fresh)
+                self._check(directory, fresh)
         except OSError as error:
             _release(lock)
             raise ConfigError(f"{directory} cannot be used", detail=str(error), hint="Give another --dir.") from None
@@ -57,7 +66,8 @@ class RunHome:
         self._lock = lock
         self.path = directory.resolve()
 
-    def _clear(self, directory: Path, fresh: bool) -> None:
+    def _check(self, directory: Path, fresh: bool) -> None:
+        """May a run start here, and may what is here be removed?"""
         if (directory / "run.json").exists():
             if not fresh:
                 raise ConfigError(
@@ -75,12 +85,37 @@ class RunHome:
                 else "Give another directory, or move them away.",
             )
         _check_no_nodes(directory)
-        if fresh:
-            remove(made_in(directory, self._keep))
+
+    @property
+    def draft(self) -> Path:
+        """Where the files of a new run are until it is certain that it can start."""
+        if self._draft is None:
+            self._draft = Path(tempfile.mkdtemp(prefix="holdfast-draft-"))
+        return self._draft
+
+    def begin(self) -> None:
+        """Everything is checked: what an earlier run made goes, if that was wanted, and the draft takes its place."""
+        if self._to_clear:
+            remove(made_in(self.path, self._keep))
+            self._to_clear = False
+        kept = {path.resolve() for path in self._keep}
+        for path in sorted(self.draft.iterdir()):
+            target = self.path / path.name
+            if path.is_symlink():
+                os.symlink(os.readlink(path), target)
+            elif target.resolve() not in kept:
+                shutil.copyfile(path, target)
+        self._drop_draft()
+
+    def _drop_draft(self) -> None:
+        if self._draft is not None:
+            shutil.rmtree(self._draft, ignore_errors=True)
+            self._draft = None
 
     def undo(self) -> None:
-        """A start that failed: what it made goes, but for its logs, which say why it failed."""
-        if not self._goes_on:
+        """A start that failed: what it made goes, but for its logs, which say why it failed. What was there before it
+        has begun stays."""
+        if not (self._goes_on or self._to_clear):
             remove(made_in(self.path, self._keep, but_logs=True))
         self.release()
         with suppress(OSError):  # what is not empty stays
@@ -89,6 +124,7 @@ class RunHome:
 
     def release(self) -> None:
         """The run has ended, and its nodes with it."""
+        self._drop_draft()
         self._lock.release()
 
 

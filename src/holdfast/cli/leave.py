@@ -21,6 +21,7 @@ from holdfast.model.ids import Name
 from holdfast.model.record import Record
 
 from .control import LOOK_S, empty
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, RunFile, change_nodes, find_run, say
 from .watch import cluster_status
 
@@ -66,9 +67,11 @@ def leave(
             hint="Start another node first, or end the run with `holdfast stop`.",
         )
     began = time.monotonic()
-    empty(found, node, limit)
-    _send_away(found, node, [name for name in members if name != node and name in found.endpoints])
-    _wait_until_out(found, node, limit)
+    with StepLine(quiet=as_json) as progress:
+        empty(found, node, limit, progress.now)
+        progress.at(f"{node} is empty: it leaves")
+        _send_away(found, node, [name for name in members if name != node and name in found.endpoints])
+        _wait_until_out(found, node, limit)
     change_nodes(found.path, node, "")
     left = [name for name in members if name != node]
     seconds = round(time.monotonic() - began, 3)

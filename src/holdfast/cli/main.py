@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from holdfast import __version__
 from holdfast.errors import HoldfastError, InvariantError, exit_code, one_line
 
 from .alone import INTERRUPTED
@@ -59,8 +60,18 @@ app.command("sim")(sim)
 app.add_typer(peace, name="peace")
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _holdfast() -> None:
+def _holdfast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
     """High availability for Spark streaming pipelines.
 
     Begin with `holdfast demo`, or with `holdfast run PIPELINE.py`. While it runs,

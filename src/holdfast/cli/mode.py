@@ -10,7 +10,9 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import operator_of
 from holdfast.model.protection import MODES
+from holdfast.pipeline.explain import counted
 
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, find_run, say
 from .watch import cluster_status
 
@@ -52,14 +54,16 @@ def mode(
         raise ConfigError(f"no operator is named {operator!r}", hint=f"There are {', '.join(sorted(shards))}.")
     began = time.monotonic()
     found.ask("protect", {"operator": operator, "mode": mode}, timeout_s=ANSWER_S)
-    while waiting := [shard for shard, now in _shards(cluster_status(found))[operator].items() if now != mode]:
-        if time.monotonic() - began > limit:
-            raise HoldfastError(
-                f"{len(waiting)} shards of {operator} are not in mode {mode} after {limit:.0f} s",
-                detail=f"{', '.join(waiting[:6])}; the change is in the record, and they follow when they can.",
-                hint="Is there a second node that could hold their copies? See `holdfast status`.",
-            )
-        time.sleep(LOOK_S)
+    with StepLine(quiet=as_json) as progress:
+        while waiting := [shard for shard, now in _shards(cluster_status(found))[operator].items() if now != mode]:
+            if time.monotonic() - began > limit:
+                raise HoldfastError(
+                    f"{counted(len(waiting), 'shard')} of {operator} not in mode {mode} after {limit:.0f} s",
+                    detail=f"{', '.join(waiting[:6])}; the change is in the record, and they follow when they can.",
+                    hint="Is there a second node that could hold their copies? See `holdfast status`.",
+                )
+            progress.now(f"{len(waiting)} of {len(shards[operator])} shards of {operator} are not in mode {mode} yet")
+            time.sleep(LOOK_S)
     took = round(time.monotonic() - began, 3)
     if as_json:
         say({"operator": operator, "mode": mode, "shards": sorted(shards[operator]), "seconds": took})

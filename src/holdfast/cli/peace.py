@@ -89,7 +89,7 @@ def calibrate_command(
     measured: it is `receive` in the model's table `store`.
 
     Examples:  holdfast peace calibrate hdfs://name-node/scratch
-               holdfast peace calibrate hdfs://name-node/scratch --chunk "16 MB" --writers 4 --json
+               holdfast peace calibrate hdfs://name-node/scratch --writers 4 --json
     """
     nbytes = size_bytes(chunk, "chunk")
     check_sizes(nbytes, writers)

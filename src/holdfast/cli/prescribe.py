@@ -168,7 +168,7 @@ def prescribe_command(
     recovery bandwidth over the input rate; cost is over that of running without
     resiliency.
 
-    Examples:  holdfast prescribe --sla 99.99% --window 10min --checkpoint-size 300MB --input-rate 2MB/s --mtbf 30d
+    Examples:  holdfast prescribe --sla 99.99% --window 10min --input-rate 2MB/s
                holdfast prescribe --from holdfast-run/netmon --sla 99.99% --what-if window=1h
                holdfast prescribe --file parameters.toml --sensitivity --json
     """

@@ -22,9 +22,11 @@ from holdfast.spark.archive import make_in_background
 
 from .carry import AllowNewOption, Changes, DefaultOption, DropOption, start_from
 from .control import tell_finished
+from .deaths import Deaths
 from .planning import plan_file
+from .progress import StepLine
 from .start import LocalRun, RunOptions, go_on, node_settings, resume, start_run
-from .story import read_events, write_event
+from .story import EventLogs, read_events, write_event
 from .watch import cluster_status, failing, status_view
 
 LOOK_S = 1.0
@@ -88,15 +90,16 @@ def run_command(
 ) -> None:
     """Run a pipeline on this machine. Ctrl-C stops it; `holdfast stop --finish` closes all windows first.
 
+    With a directory instead of a file, the run in it goes on; with --resume also
+    if its disks are lost. With --from, a changed pipeline goes on from a savepoint.
+
     Examples:  holdfast run netmon.py --nodes 4
-               holdfast run netmon.py --master spark://127.0.0.1:7077 --conf spark.executor.memory=2g
+               holdfast run netmon.py --conf spark.executor.memory=2g
                holdfast run netmon.py --sla 99.99%
-               holdfast run netmon.py --recover-in "300 ms"
-               holdfast run netmon.py --explain
                holdfast run netmon.py --store file:///mnt/shared/netmon
-               holdfast run holdfast-run/netmon          (goes on with a run that was stopped, or died)
-               holdfast run new.py --from before --store file:///mnt/shared/netmon     (a changed pipeline goes on)
-               holdfast run holdfast-run/netmon --resume file:///mnt/shared/netmon     (all disks are lost)
+               holdfast run new.py --from before --store file:///mnt/shared/netmon
+               holdfast run holdfast-run/netmon
+               holdfast run holdfast-run/netmon --resume file:///mnt/shared/netmon
     """
     options = RunOptions(
         nodes=nodes,
@@ -116,9 +119,9 @@ def run_command(
         if explain:
             _explain(file, node_settings(options)["conf"], as_json, told)
             return
-        say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
         changes = Changes.of(allow_new, drop, default)
-        started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, say, told)
+        with StepLine(console, keeps=True) as progress:
+            started = _begin(file, options, resume_from, savepoint, changes, wanted is not None, progress.at, told)
         guard = _guard(started, *wanted, console) if wanted else None
         watch_over(started, told, console, as_json, guard)
 
@@ -184,7 +187,9 @@ def _explain(file: Path, conf: dict[str, str], as_json: bool, told: threading.Ev
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
+        with StepLine(quiet=as_json) as progress:
+            progress.now(f"planning {file}")
+            plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
         typer.echo(shown)
 
@@ -250,6 +255,7 @@ def _watch(
     if show:
         show.start()
     said: set[str] = set()
+    deaths = Deaths(started.nodes, EventLogs(started.run.path)) if not show else None
     try:
         while not told.wait(LOOK_S):
             try:
@@ -263,8 +269,10 @@ def _watch(
                 show.update(status_view(started.run.pipeline, status, console.width, live=True))
             elif as_json:
                 typer.echo(json.dumps({"event": "status", "at": time.time(), **status}, default=str))
-            if not show:
+            if deaths:
                 _tell_failures(failing(status), said, console)
+                for line in deaths.look(status):
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
             if started.is_finished():
                 tell_finished(started.run)
                 return True

@@ -23,6 +23,7 @@ from holdfast.pipeline.origins import FROM
 from holdfast.store import IoService
 
 from .clean import CleanPoint, SourcesPaused, Tell, check_paged, check_store, check_whole, reach_clean_point
+from .progress import StepLine
 from .resume import FILES, opened_store
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .story import write_event
@@ -73,8 +74,9 @@ def make(
     savepoints.check_name(name)
     check_whole(found, "a savepoint")
     check_paged(found, "a savepoint")
-    with opened_store(found) as service, SourcesPaused(found):
-        point, seconds = make_savepoint(found, service, name, limit_s=limit, tell=None if as_json else typer.echo)
+    with StepLine(quiet=as_json, keeps=True) as progress, opened_store(found) as service, SourcesPaused(found):
+        progress.at("the sources pause")
+        point, seconds = make_savepoint(found, service, name, limit_s=limit, tell=progress.at)
     if as_json:
         say({**_told(point), "paused_seconds": round(seconds, 3)})
     else:

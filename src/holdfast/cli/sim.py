@@ -6,7 +6,6 @@ Thin: it draws or reads schedules, runs them and prints. What a schedule is and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +20,8 @@ from holdfast.sim.simulation import Outcome, Setup
 from holdfast.sim.special import real_time
 from holdfast.sim.story import Trace
 from holdfast.sim.swarm import swarm_setup
+
+from .progress import StepLine
 
 TRACE_TAIL = 60
 
@@ -50,7 +51,7 @@ def sim(
 
     Examples:  holdfast sim --seeds 1000
                holdfast sim --seeds 1 --first 42 --trace
-               holdfast sim --scenario tests/scenarios/failure_during_drain.txt --story u0
+               holdfast sim --scenario mine.toml --story u0
     """
     try:
         setup_of = _schedules(scenario, first, nodes, shards, faults, in_real_time)
@@ -61,7 +62,8 @@ def sim(
     if trace or story:
         raise typer.Exit(_show(first_setup, messages=messages, story=story, as_json=as_json))
     count = seeds if scenario is None else 1
-    summary = run_all(map(setup_of, range(count)), _progress if sys.stderr.isatty() else lambda done: None)
+    with StepLine(quiet=as_json) as progress:
+        summary = run_all(map(setup_of, range(count)), lambda done: progress.now(f"{done:,} of {count:,} schedules"))
     if as_json:
         typer.echo(msgspec.json.encode({**msgspec.structs.asdict(summary), "per_minute": round(summary.per_minute)}))
     else:
@@ -71,18 +73,19 @@ def sim(
     raise typer.Exit(1 if summary.violations else 0)
 
 
-def _progress(done: int) -> None:
-    if done % 100 == 0:
-        typer.echo(f"{done} schedules", err=True)
-
-
 def _schedules(
     scenario: Path | None, first: int, nodes: int, shards: int, faults: str, in_real_time: bool
 ) -> Callable[[int], Setup]:
     """The i-th schedule of this command: drawn when it is needed."""
     fixed = None
     if scenario is not None:
-        fixed = parse_scenario(scenario.read_text().partition("\n--- trace\n")[0], scenario.name)
+        try:
+            text = scenario.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = "it does not exist" if isinstance(error, FileNotFoundError) else str(error)
+            hint = "Give a scenario as TOML; docs/core/simulator.md says what is in one."
+            raise ConfigError(f"scenario {scenario} cannot be read: {why}", hint=hint) from None
+        fixed = parse_scenario(text.partition("\n--- trace\n")[0], scenario.name)
 
     def setup_of(i: int) -> Setup:
         setup = fixed or swarm_setup(first + i, nodes, shards)

@@ -10,6 +10,7 @@ import typer
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import asset_id, name_of, operator_of
 
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, find_run, say
 from .watch import cluster_status
 
@@ -46,21 +47,23 @@ def skip(
     body = {"shard": shard, "source": source, "number": number}
     answer = _ask(found, status, body)
     granted = False
-    while not answer.get("passed"):
-        granted = granted or answer.get("granted", False)
-        if answer.get("refused"):
-            if granted:
-                break  # it has passed over it, on a node that has failed since
-            raise ConfigError(answer["refused"], hint=answer.get("hint", ""))
-        if time.monotonic() - began > limit:
-            raise HoldfastError(
-                f"{shard} has not passed over it after {limit:.0f} s",
-                detail=answer.get("waits", ""),
-                hint="See `holdfast status`.",
-            )
-        time.sleep(LOOK_S)
-        status = cluster_status(found)
-        answer = _ask(found, status, body)
+    with StepLine(quiet=as_json) as progress:
+        while not answer.get("passed"):
+            granted = granted or answer.get("granted", False)
+            if answer.get("refused"):
+                if granted:
+                    break  # it has passed over it, on a node that has failed since
+                raise ConfigError(answer["refused"], hint=answer.get("hint", ""))
+            if time.monotonic() - began > limit:
+                raise HoldfastError(
+                    f"{shard} has not passed over it after {limit:.0f} s",
+                    detail=answer.get("waits", ""),
+                    hint="See `holdfast status`.",
+                )
+            progress.now(f"{shard} has not passed over it yet: {answer.get('waits', 'it was asked')}")
+            time.sleep(LOOK_S)
+            status = cluster_status(found)
+            answer = _ask(found, status, body)
     took, folder = round(time.monotonic() - began, 3), f"dead/{operator_of(asset_id(shard))}"
     if as_json:
         say({**body, "seconds": took, "folder": str(found.path / folder)})

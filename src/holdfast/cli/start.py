@@ -24,6 +24,7 @@ import msgspec
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.ids import Name
 from holdfast.model.plan import Plan
+from holdfast.pipeline.explain import counted
 from holdfast.runtime.client.local import OWN_SETTINGS, LocalNodes
 from holdfast.runtime.config import make_config, read_plan
 from holdfast.runtime.disk.journal import write_whole
@@ -224,7 +225,7 @@ def restart_nodes(
     try:
         run = _describe(source, home.path, plan, nodes, settings, cwd)
         claim()
-        tell(f"starting {len(names)} nodes, which read their state from {settings['store']}")
+        tell(f"starting {counted(len(names), 'node')}: state is read from {settings['store']}")
         nodes.start(told)
     except BaseException:
         nodes.stop()
@@ -251,14 +252,15 @@ def _start(
         tell(f"looking at {settings['store']}")
         check_unused(settings, directory)
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, directory, query=query, conf=settings["conf"], runs_here=True, told=told)
+    plan, warnings = plan_file(file, home.draft, query=query, conf=settings["conf"], runs_here=True, told=told)
     plan.check_store(has_store=bool(settings.get("store")))
+    tell("preparing kernels (compiled once on a machine, then loaded)")
+    warm(home.draft, told)
     if settings.get("store"):
-        link_files(directory, settings["store"], query)  # not before: it makes folders there
+        link_files(home.draft, settings["store"], query)  # not before: it makes folders there
+    home.begin()  # not before: until here a mistake leaves an earlier run as it was
     with suppress(shutil.SameFileError):
         shutil.copy2(file, directory / "pipeline.py")
-    tell("preparing kernels (compiled once on a machine, then loaded)")
-    warm(directory, told)
     nodes = LocalNodes(
         directory,
         [f"n{i}" for i in range(options.nodes)],
@@ -268,7 +270,7 @@ def _start(
     )
     try:
         run = _describe(file, directory, plan, nodes, settings)
-        tell(f"starting {options.nodes} nodes")
+        tell(f"starting {counted(options.nodes, 'node')}")
         with _described(run, plan, file, nodes):
             nodes.start(told)
     except BaseException:

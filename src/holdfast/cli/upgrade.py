@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,11 +22,12 @@ from holdfast.checkpoint import savepoint as savepoints
 from holdfast.model.ids import Name
 from holdfast.runtime.config import read_plan
 
-from .carry import AllowNewOption, Changes, DefaultOption, DropOption, Upgrade
+from .carry import AllowNewOption, Changes, DefaultOption, DropOption, Tell, Upgrade
 from .clean import SourcesPaused, check_paged, check_whole
 from .control import end_run
 from .home import RunHome
 from .planning import check_file
+from .progress import StepLine
 from .resume import opened_store
 from .run import until_told, watch_over
 from .runs import read_run
@@ -58,38 +60,55 @@ def upgrade(
     """
     console = Console(stderr=True)
     with until_told() as told:
-        say = lambda line: console.print(line, highlight=False, markup=False)  # noqa: E731
-        old = read_run(run)
-        check_file(file)
-        file, directory = file.resolve(), directory.absolute() if directory is not None else None
-        os.chdir(old.cwd)  # relative paths of sources and sinks mean what they meant
-        check_whole(old, "upgrade")
-        check_paged(old, "upgrade")
-        point_name = name or time.strftime("upgrade-%Y%m%d-%H%M%S")
-        savepoints.check_name(point_name)
-        stopped = False
-        changes = Changes.of(allow_new, drop, default)
-        home = RunHome(directory or next_to(Path(old.dir)), file)
-        work = Upgrade(file, home, dict(old.settings), changes, say, told)
-        try:
-            work.prepare(read_plan(old.path / "plan.json"))
-            with opened_store(old) as service:
-                with SourcesPaused(old) as paused:
-                    began = time.monotonic()
-                    point, _ = make_savepoint(old, service, point_name, limit_s=limit, tell=say)
-                    paused.stays = True
-                    end_run(old)
-                stopped = True
-                say(f"{old.pipeline} has stopped at savepoint {point_name}")
-                names = [Name(node) for node in sorted(old.endpoints)]
-                started = work.start(service, point, names, 3.0)
-        except BaseException:
-            work.undo()
-            if stopped and not work.has_begun:
-                say(f"the old run has stopped, and nothing of it is changed: `holdfast run {old.dir}` goes on with it")
-            raise
-        _tell(started, point_name, time.monotonic() - began, as_json, say)
+        with StepLine(console, keeps=True) as progress:
+            started = _go_over(
+                run, file, directory, name, Changes.of(allow_new, drop, default), limit, as_json, progress.at, told
+            )
         watch_over(started, told, console, as_json)
+
+
+def _go_over(
+    run: Path,
+    file: Path,
+    directory: Path | None,
+    name: str,
+    changes: Changes,
+    limit: float,
+    as_json: bool,
+    say: Tell,
+    told: threading.Event,
+) -> LocalRun:
+    """From the old run, which is live, to the new one."""
+    old = read_run(run)
+    check_file(file)
+    file, directory = file.resolve(), directory.absolute() if directory is not None else None
+    os.chdir(old.cwd)  # relative paths of sources and sinks mean what they meant
+    check_whole(old, "upgrade")
+    check_paged(old, "upgrade")
+    point_name = name or time.strftime("upgrade-%Y%m%d-%H%M%S")
+    savepoints.check_name(point_name)
+    stopped = False
+    home = RunHome(directory or next_to(Path(old.dir)), file)
+    work = Upgrade(file, home, dict(old.settings), changes, say, told)
+    try:
+        work.prepare(read_plan(old.path / "plan.json"))
+        with opened_store(old) as service:
+            with SourcesPaused(old) as paused:
+                began = time.monotonic()
+                point, _ = make_savepoint(old, service, point_name, limit_s=limit, tell=say)
+                paused.stays = True
+                end_run(old)
+            stopped = True
+            say(f"{old.pipeline} has stopped at savepoint {point_name}")
+            names = [Name(node) for node in sorted(old.endpoints)]
+            started = work.start(service, point, names, 3.0)
+    except BaseException:
+        work.undo()
+        if stopped and not work.has_begun:
+            say(f"the old run has stopped, and nothing of it is changed: `holdfast run {old.dir}` goes on with it")
+        raise
+    _tell(started, point_name, time.monotonic() - began, as_json, say)
+    return started
 
 
 def _tell(started: LocalRun, name: str, seconds: float, as_json: bool, say: Any) -> None:

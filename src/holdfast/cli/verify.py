@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,11 @@ from holdfast.errors import ConfigError, HoldfastError, exit_code
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.plan import Plan
 from holdfast.runtime.config import read_plan
+from holdfast.runtime.disk.journal import write_whole
 
 from .alone import run_alone
 from .planning import last_words, own_stdout
+from .progress import StepLine
 from .runs import JsonOption, RunArgument, RunFile, find_run, read_run, say
 
 VERIFY_LIMIT_S = 3600
@@ -36,9 +41,8 @@ def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """
     found = find_run(run)
     read_plan(found.path / "plan.json")  # before anything is said or started
-    if not as_json:
-        typer.echo(f"recomputing {found.pipeline} with plain Spark in batch …", err=True)
-    verdict = verify_run(found)
+    with StepLine(quiet=as_json) as progress:
+        verdict = verify_run(found, tell=progress.at)
     if as_json:
         say(verdict)
     else:
@@ -46,12 +50,26 @@ def verify(run: RunArgument = None, as_json: JsonOption = False) -> None:
     raise typer.Exit(0 if verdict["holds"] else 1)
 
 
-def verify_run(run: RunFile, told: threading.Event | None = None) -> dict[str, Any]:
-    """In a process of its own, in the directory where the run was started: the user's paths mean the same there."""
-    try:
-        done = run_alone(["-m", "holdfast.cli.verify", run.dir], limit_s=VERIFY_LIMIT_S, told=told, cwd=run.cwd)
-    except subprocess.TimeoutExpired:
-        raise HoldfastError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
+def verify_run(
+    run: RunFile, told: threading.Event | None = None, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """In a process of its own, in the directory where the run was started: the user's paths mean the same there. It
+    writes into a file what it is at, since its own output is its answer."""
+    tell(f"recomputing {run.pipeline} with plain Spark in batch: Spark starts")
+    with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as scratch:
+        note = Path(scratch) / "at"
+
+        def look() -> None:
+            with suppress(OSError):
+                tell(f"recomputing {run.pipeline}: {note.read_text()}")
+
+        try:
+            done = run_alone(
+                ["-m", "holdfast.cli.verify", run.dir, str(note)],
+                limit_s=VERIFY_LIMIT_S, told=told, cwd=run.cwd, look=look,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise HoldfastError(f"verifying {run.pipeline} takes longer than {VERIFY_LIMIT_S} s") from None
     answer = json.loads(done.stdout) if done.stdout.strip() else {}
     if "what" in answer:
         kind = ConfigError if answer["mistake"] else HoldfastError
@@ -80,6 +98,17 @@ def _check_finished(directory: Path, plan: Plan) -> None:
             )
 
 
+def _teller(arguments: list[str]) -> Callable[[str], None]:
+    """Leaves what this process is at where the command looks. A disk that takes nothing must not end the audit."""
+
+    def tell(what: str) -> None:
+        with suppress(OSError):
+            for path in map(Path, arguments[:1]):
+                write_whole(path, what.encode())
+
+    return tell
+
+
 def main() -> None:
     out = own_stdout()
     from holdfast.pipeline import load
@@ -94,7 +123,7 @@ def main() -> None:
         _check_finished(directory, plan)
         pipeline = load(run.file(plan.file))
         spark = session(f"verify {run.pipeline}", master="local[*]", conf=settings_beside(run.conf))
-        verdict = recompute(pipeline, plan, directory, spark)
+        verdict = recompute(pipeline, plan, directory, spark, tell=_teller(sys.argv[2:]))
     except HoldfastError as error:
         told = {"what": error.what, "detail": error.detail, "hint": error.hint}
         print(json.dumps({**told, "mistake": isinstance(error, ConfigError)}), file=out, flush=True)

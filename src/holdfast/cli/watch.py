@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated, Any, NamedTuple
 
@@ -17,12 +18,13 @@ from holdfast.model.ids import asset_id, is_ledger, name_of, operator_of, stage_
 from holdfast.model.plan import to_micros
 from holdfast.model.protection import MODES
 from holdfast.pipeline import durations
+from holdfast.pipeline.explain import counted
 from holdfast.pipeline.gaps import all_gaps
 from holdfast.runtime.node.events import KINDS
 
 from .runs import JsonOption, RunArgument, RunFile, find_run, say
 from .stalls import stalls_view
-from .story import EventLogs, sentence
+from .story import EventLogs, StoryTeller, sentence
 from .tables import WIDE, fitted, table_console
 
 #: Roles of copies, as nodes tell them.
@@ -284,13 +286,11 @@ def if_it_failed(told: dict[str, Any]) -> str:
     """Which nodes would recover what it runs, beside each other, and how long each would take: the worst first."""
     segments = told.get("recovery", {}).get("segments", {})
     order = sorted(segments, key=lambda name: (-segments[name]["expected_ms"], name))
-    found = [f"{segments[n]['expected_ms']:,.0f} ms on {n} ({counted(len(segments[n]['shards']))})" for n in order]
+    found = [
+        f"{segments[n]['expected_ms']:,.0f} ms on {n} ({counted(len(segments[n]['shards']), 'shard')})" for n in order
+    ]
     more = f", {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more if found else "-"
-
-
-def counted(shards: int) -> str:
-    return "1 shard" if shards == 1 else f"{shards} shards"
 
 
 def percent(load: float | None) -> str:
@@ -380,24 +380,36 @@ def events(
     kind: Annotated[
         list[str] | None, typer.Option(help="Only events of this kind, promotion say (repeatable).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The events as they are, one JSON object per line.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Routine events, too, and what several nodes say once for each.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All events as they are, one JSON object per line.")] = False,
 ) -> None:
-    """Tell what happened: failures, promotions, captures, gaps, lateness, stage lives, in the order of their time.
+    """Tell what happened, in the order of its time: failures, take-overs, moves, warnings, starts, ends, switches.
+
+    Routine events (batches, captures, checkpoints, records) are left out, and the
+    last line says how many; --all and --json have them.
 
     Examples:  holdfast events
                holdfast events --kind promotion --kind suspicion
                holdfast events --follow
+               holdfast events --all
     """
-    import json
-
     found = find_run(run)
     if unknown := sorted(set(kind or ()) - KINDS):
         raise ConfigError(f"no event is of kind {unknown[0]!r}", hint=f"Kinds are {', '.join(sorted(KINDS))}.")
-    logs = EventLogs(found.path)
+    logs, told, first = EventLogs(found.path), StoryTeller(routine=bool(kind)), True
     while True:
         for event in logs.news():
-            if not kind or event.get("event") in kind:
-                typer.echo(json.dumps(event) if as_json else sentence(event))
+            if kind and event.get("event") not in kind:
+                continue
+            if as_json:
+                typer.echo(json.dumps(event))
+            elif everything or told.tells(event):
+                typer.echo(sentence(event))
+        if first and (line := told.last_line()):
+            typer.echo(line)
+        first = False
         if not follow:
             return
         time.sleep(LOOK_S)

@@ -19,6 +19,7 @@ from holdfast.pipeline.arguments import (
     check_checkpoint,
     check_how,
     check_mode,
+    check_named,
     check_replay,
     check_shards,
     check_steps,
@@ -422,7 +423,7 @@ class Windowed:
 
     def agg(
         self,
-        *,
+        *unnamed: object,
         name: str | None = None,
         shards: int | None = None,
         mode: str = "auto",
@@ -442,6 +443,7 @@ class Windowed:
         decided; captures are taken early enough, as far as that can be done.
         """
         stream = self.stream
+        check_named(unnamed)
         name = stream._name(name, "by_" + "_".join(self.keys) if self.keys else "all")
         if not aggs:
             raise ConfigError(f"{name}: no aggregate is given", hint="For example .agg(rows=hf.count()).")

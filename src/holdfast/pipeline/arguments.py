@@ -286,3 +286,13 @@ def interval(within: Duration | tuple[Duration, Duration], name: str) -> tuple[i
         return after, before
     distance = durations.micros(within, f"{name}: within")
     return -distance, distance
+
+
+def check_named(unnamed: tuple[object, ...]) -> None:
+    """Of what `agg` was given: Python's own complaint would count positional arguments."""
+    if unnamed:
+        raise ConfigError(
+            "agg: every aggregate needs a name",
+            detail=f"At {caller()}. It is the name of its column in the result.",
+            hint="Write .agg(rows=hf.count()) instead of .agg(hf.count()).",
+        )

@@ -110,11 +110,14 @@ def what_it_does(node: Stateful) -> str:
     return f"windows of {size}{every} by {', '.join(node.by) or 'nothing'}: {calls}"
 
 
+def counted(number: int, what: str) -> str:
+    """1 shard, 2 shards."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def to_text(d: dict[str, Any]) -> str:
-    counts = (len(d["stages"]), len(d["operators"]), d["shards"], d["edges"])
-    lines = [
-        f"pipeline {d['pipeline']}: {counts[0]} stages, {counts[1]} operators, {counts[2]} shards, {counts[3]} edges"
-    ]
+    counts = {"stage": len(d["stages"]), "operator": len(d["operators"]), "shard": d["shards"], "edge": d["edges"]}
+    lines = [f"pipeline {d['pipeline']}: {', '.join(counted(number, what) for what, number in counts.items())}"]
     for kind in ("source", "port", "between"):
         for stage in d["stages"]:
             if stage["kind"] == kind:
@@ -140,7 +143,7 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
     if stage["outlets"]:
         lines.append(f"  one query reads for {' and '.join(stage['outlets'])}")
     if stage["feeds"]:
-        lines.append(f"  feeds {', '.join(stage['feeds'])} over {stage['edges']} edges")
+        lines.append(f"  feeds {', '.join(stage['feeds'])} over {counted(stage['edges'], 'edge')}")
     if stage.get("format") == ARROW:
         lines.append("  gives every batch to a function as an Arrow table, without Spark")
     elif stage.get("format") == KAFKA:
@@ -158,11 +161,11 @@ def _operator_lines(op: dict[str, Any]) -> list[str]:
     every = f" every {op['checkpoint_every']}" if op["checkpoint_every"] else ""
     kept = f", checkpoint {op['checkpoint']}{every}" if every or op["checkpoint"] != AUTO else ""
     bound = f", recovered in {op['recover_in']}" if op["recover_in"] else ""
-    lines.append(f"  {op['shards']} shards {', '.join(op['ids'])}, mode {op['mode']}{kept}{bound}")
+    lines.append(f"  {counted(op['shards'], 'shard')} {', '.join(op['ids'])}, mode {op['mode']}{kept}{bound}")
     for given in op["inputs"]:
-        way = "directly, shard to shard" if given["direct"] else "from Spark"
+        way = " directly, shard to shard" if given["direct"] else ", handed over by Spark"
         by = f", cut by {', '.join(given['by'])}" if given["by"] else ""
-        lines.append(f"  from {given['from']} {way}, {given['edges']} edges{by}")
+        lines.append(f"  from {given['from']}{way}, {counted(given['edges'], 'edge')}{by}")
     if op["feeds"]:
         lines.append(f"  feeds {', '.join(op['feeds'])} directly")
     if "output" in op:

@@ -13,6 +13,7 @@ batches that were skipped by hand are there too: they are taken away from what t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,13 +166,15 @@ def verify(
     *,
     watermarks: dict[str, int] | None = None,
     last_batches: dict[str, int] | None = None,
+    tell: Callable[[str], None] = lambda what: None,
 ) -> Verdict:
     """Recompute and compare.
 
     watermarks: final watermark of each source stage in microseconds; one that is not given is finished (infinite).
     last_batches: Spark's last batch of each source stage that the ledger has; by default what the checkpoint says.
+    tell: told what it is at.
     """
-    return _Audit(pipeline, plan, Path(run_dir), spark, watermarks or {}, last_batches or {}).run()
+    return _Audit(pipeline, plan, Path(run_dir), spark, watermarks or {}, last_batches or {}, tell).run()
 
 
 @dataclass
@@ -182,6 +185,7 @@ class _Audit:
     spark: Session
     watermarks: dict[str, int]
     last_batches: dict[str, int]
+    tell: Callable[[str], None]
     origins: Origins | None = field(init=False)
     layout: Layout = field(init=False)
     facts: dict[str, SinkFacts] = field(init=False)
@@ -193,6 +197,7 @@ class _Audit:
     skipped: dict[str, SkipCount] = field(default_factory=dict)
 
     def run(self) -> Verdict:
+        self.tell("planning, to see whether it is what ran")
         planner = Planner(self.pipeline, self.spark)
         now = planner.plan(self.plan.query)
         if now.operators != self.plan.operators or now.stages != self.plan.stages:
@@ -243,6 +248,7 @@ class _Audit:
         return outlet_rows(rows, stage.outlets[stage.branches.index(branch)]) if stage.outlets else rows
 
     def _without_aside(self, stage: Stage, rows: Frame) -> Frame:
+        self.tell(f"reading what {stage.id} has read")
         total, rest = rows.count(), rows
         counts = {"late": 0, "bad": 0}
         for kind in counts:
@@ -329,10 +335,12 @@ class _Audit:
         reason = self._cannot(stage)
         if reason:
             return SinkVerdict(sink=sink.name, where=where, not_compared=reason)
+        self.tell(f"recomputing what sink {sink.name} must hold")
         made = combine(stage, [self._result(b.root.name or "") for b in stage.branches])
         expected = as_written(made, sink).persist()
         try:
             found = self._content(sink, expected)
+            self.tell(f"comparing sink {sink.name} row by row")
             values = {n for op in self.layout.operators.values() for n in getattr(op.node, "aggs", {})}
             gaps = gaps_of(self.run_dir, stage.id)
             if gaps:

@@ -6,6 +6,7 @@ are checked by the core's own rules; all errors name the setting.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
@@ -406,9 +407,19 @@ def make_config(found: dict[str, Any], where: str = "the command line") -> NodeC
     try:
         config = msgspec.convert(found, NodeConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError("a setting of the node cannot be used", detail=f"{where}: {error}") from error
+        hint = _meant(str(error))
+        raise ConfigError("a setting of the node cannot be used", detail=f"{where}: {error}", hint=hint) from error
     config.check()
     return config
+
+
+def _meant(error: str) -> str:
+    """Of a setting that there is not: which one may have been meant."""
+    unknown = re.search(r"unknown field `([^`]*)`$", error)
+    if unknown is None:
+        return ""
+    close = difflib.get_close_matches(unknown[1], NodeConfig.__struct_fields__, n=1)
+    return f"Did you mean {close[0]}?" if close else "docs/configuration.md has all settings."
 
 
 def read_plan(path: Path) -> Plan:

@@ -60,7 +60,7 @@ _TEXTS = {
     "session": "A standby of {stage} has a Spark session, {seconds} s after it was wanted.",
     "planned": "A standby of {stage} has planned its query.",
     "ready": "A standby of {stage} is warm after {seconds} s.",
-    "running": "{stage} runs at epoch {epoch}, {seconds} s after it was told to.",
+    "running": "{stage} runs at epoch {epoch}; starting its query took {seconds} s.",
     "late": "{rows} rows of batch {batch} of {stage} came too late.",
     "bad": "{rows} rows of batch {batch} of {stage} were set aside as bad ({operator}): {reason}.",
     "ahead": "{what}. {detail}",

@@ -122,7 +122,8 @@ def test_mistakes_are_one_line_and_change_nothing(store, chain, capsys, words, s
     assert store.list("") == before
 
 
-def test_an_empty_store_has_an_empty_list(store, capsys):
+def test_an_empty_store_has_an_empty_list(store, capsys, tmp_path):
+    (tmp_path / "store").mkdir(exist_ok=True)
     code, out, _ = call(capsys, "checkpoint", "list", store.url, "--json")
     assert (code, json.loads(out)["checkpoints"]) == (0, [])
     assert call(capsys, "checkpoint", "verify", store.url)[:2] == (0, f"there are no checkpoints in {store.url}\n")

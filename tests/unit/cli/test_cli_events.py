@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
-from holdfast.cli.story import EventLogs, write_event
+from holdfast.cli.story import ROUTINE, EventLogs, write_event
 from holdfast.model.notes import all_notes
 from holdfast.runtime.node.events import KINDS
 
@@ -78,6 +78,70 @@ def test_an_unknown_kind_is_refused_with_those_that_there_are(tmp_path, capsys):
         main(["events", str(tmp_path), "--kind", "promoted"])
     assert end.value.code == 2
     assert "promotion" in capsys.readouterr().err
+
+
+EVENTS = [  # node, second, kind, text, epoch
+    ("n0", 1, "stage-start", "The driver of in starts at epoch 1.", 1),
+    ("n1", 1, "stage-start", "A standby of in is wanted here; it is cold for now.", 0),
+    *((node, 2, "record", "Record 21 is decided (term 1).", None) for node in ("n0", "n1", "n2")),
+    *(("n0", second, "stage-batch", "in: batch", 1) for second in range(3, 8)),
+    *((node, 8, "unreachable", "Nothing listens any more where n2 (life 1) did.", None) for node in ("n0", "n1")),
+    ("n0", 9, "promotion", "n0#1 takes over talkers-1 at epoch 2.", 2),
+    ("n1", 9, "promotion", "n1#1 takes over talkers-2 at epoch 2.", 2),
+    *(("n0", second, "memory-again", "talkers-1 has memory again, and goes on.", None) for second in (10, 20)),
+]
+
+
+@pytest.fixture
+def a_run_with_events(tmp_path) -> Path:
+    (tmp_path / "run.json").write_text(json.dumps({"pipeline": "p", "source": "", "cwd": "", "endpoints": {}}))
+    for node, second, kind, text, epoch in EVENTS:
+        path = tmp_path / "nodes" / node / "events.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        event = {"time": f"2026-01-01T00:00:{second:02}+00:00", "node": node, "event": kind, "text": text}
+        with path.open("a") as file:
+            file.write(json.dumps({**event, **({} if epoch is None else {"epoch": epoch})}) + "\n")
+    return tmp_path
+
+
+def shown(capsys, *arguments: str) -> list[str]:
+    with pytest.raises(SystemExit) as end:
+        main(["events", *arguments])
+    assert end.value.code == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_by_default_events_are_the_story_and_the_last_line_says_what_is_left_out(a_run_with_events, capsys):
+    *story, last = shown(capsys, str(a_run_with_events))
+    assert [line.partition("  ")[2].split(maxsplit=1)[1] for line in story] == [
+        "The driver of in starts at epoch 1.",
+        "Nothing listens any more where n2 (life 1) did.",
+        "n0#1 takes over talkers-1 at epoch 2.",
+        "n1#1 takes over talkers-2 at epoch 2.",
+        "talkers-1 has memory again, and goes on.",
+        "talkers-1 has memory again, and goes on.",
+    ]
+    assert last == (
+        "9 routine events are not shown (5 stage-batch, 3 record, 1 stage-start): --all shows all, --kind stage-batch "
+        "those of one kind."
+    )
+
+
+def test_routine_events_are_told_when_asked_for_and_a_machine_gets_all(a_run_with_events, capsys):
+    home = str(a_run_with_events)
+    assert len(shown(capsys, home, "--kind", "record")) == 1
+    assert len(shown(capsys, home, "--kind", "stage-batch")) == 5
+    assert len(shown(capsys, home, "--all")) == len(EVENTS)
+    assert [json.loads(line)["node"] for line in shown(capsys, home, "--json", "--kind", "record")] == [
+        "n0",
+        "n1",
+        "n2",
+    ]
+    assert len(shown(capsys, home, "--json")) == len(EVENTS)
+
+
+def test_every_routine_kind_is_one_that_there_is():
+    assert ROUTINE <= KINDS
 
 
 def literals(node: ast.expr) -> list[str]:

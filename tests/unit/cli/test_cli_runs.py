@@ -63,7 +63,9 @@ def sleeper() -> Iterator[subprocess.Popen]:
 
 
 def fresh(directory: Path, file: Path) -> None:
-    RunHome(directory, file, fresh=True).release()
+    home = RunHome(directory, file, fresh=True)
+    home.begin()
+    home.release()
 
 
 def test_fresh_removes_what_a_run_made_and_nothing_else(tmp_path):
@@ -346,7 +348,7 @@ def test_a_mode_that_does_not_come_into_force_is_an_error(capsys, tmp_path, node
     a_run(tmp_path, endpoints=node(tmp_path, **answers))
     code, _, err = call(capsys, "mode", "talkers", "passive", str(tmp_path), "--limit", "0.3")
     assert code == 1
-    assert "1 shards of talkers are not in mode passive" in err
+    assert "1 shard of talkers not in mode passive" in err
 
 
 # --- submit

@@ -186,7 +186,7 @@ def test_explain_says_what_will_run(capsys):
     text = p.explain()
     assert capsys.readouterr().out.strip() == text
     for line in (
-        "pipeline p: 2 stages, 1 operators, 8 shards, 16 edges",
+        "pipeline p: 2 stages, 1 operator, 8 shards, 16 edges",
         "stage packets (source)",
         "watermark 2 s behind",
         "feeds talkers over 8 edges",

@@ -60,6 +60,15 @@ class Hosted:
         """It is told to run, now."""
         self.asked, self.asked_step, self.ran = time.monotonic(), self.step or "session", 0.0
 
+    def on_running(self, news: dict[str, Any]) -> dict[str, Any]:
+        """Its query runs: what it says, with the time since this node was to start it. The driver itself knows only
+        what came after its Spark session."""
+        self.running, self.ran = True, time.monotonic()
+        after_s, query_s = round(self.ran - self.started, 1), news.get("seconds")
+        text = f"{self.stage} runs at epoch {self.epoch}, {after_s:g} s after this node was to start it"
+        text += f"; starting the query took {query_s:g} s of that." if isinstance(query_s, int | float) else "."
+        return {**news, "text": text, "after_s": after_s}
+
     @property
     def is_settled(self) -> bool:
         """Has it done what a start, or warming up, takes?"""

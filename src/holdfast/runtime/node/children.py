@@ -217,8 +217,9 @@ class Children:
         return slot
 
     def _begin(self, stage: Asset, epoch: int) -> None:
-        what = "is warmed up" if epoch == WARM else f"starts at epoch {epoch}"
-        self._events.write("stage-start", f"The driver of {stage} {what}.", stage=stage, epoch=epoch)
+        text = f"The driver of {stage} starts at epoch {epoch}."
+        text = f"A standby of {stage} is wanted here; it is cold for now." if epoch == WARM else text
+        self._events.write("stage-start", text, stage=stage, epoch=epoch)
         try:
             child = self._process(self._slot(stage, epoch), self._is_light(stage))
         except (OSError, RuntimeError) as error:  # no memory, files or threads: the node goes on, and so must the stage
@@ -313,7 +314,7 @@ class Children:
             hosted.finished = True
             self.done.add(stage)
         if event == "running":
-            hosted.running, hosted.ran = True, time.monotonic()
+            news = hosted.on_running(news)
         if event == "stuck":
             self._on_stuck(hosted)
         if event == "batch":

@@ -251,7 +251,7 @@ class NodeProcess:
         self.events.write(
             "started",
             f"{node.seat} is up after {time.monotonic() - self.started:.2f} s; "
-            f"kernels of {kinds} operators were warmed in {warmed_s:.2f} s.",
+            f"kernels of {kinds} operator{'' if kinds == 1 else 's'} were warmed in {warmed_s:.2f} s.",
             seat=node.seat, pid=os.getpid(), seconds=round(time.monotonic() - self.started, 3),
             warm_seconds=round(warmed_s, 3),
         )  # fmt: skip

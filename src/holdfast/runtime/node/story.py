@@ -131,7 +131,8 @@ class Story:
 
     def _on_recovered(self, note: notes.Recovered) -> None:
         expected_ms, worked_ms, took_ms = (ns / 1e6 for ns in (note.expected_ns, note.worked_ns, note.took_ns))
-        text = f"{note.seat} has caught up with {note.shards} shards of {note.failed}: {worked_ms:.0f} ms of work in "
+        what = "1 shard" if note.shards == 1 else f"{note.shards} shards"
+        text = f"{note.seat} has caught up with {what} of {note.failed}: {worked_ms:.0f} ms of work in "
         text += f"{took_ms:.0f} ms, {expected_ms:.0f} ms were expected."
         self._events.write(
             "recovered", text, failed=note.failed, shards=note.shards, expected_ms=round(expected_ms, 3),
