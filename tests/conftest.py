@@ -69,6 +69,7 @@ CLUSTERS = (
     "test_transient_failures",
     "test_transient_modes",
     "test_twins",
+    "test_uneven_sources",
 )
 
 

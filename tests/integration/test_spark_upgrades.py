@@ -1,4 +1,5 @@
-"""A run under load is upgraded twice, each time with another number of shards; `verify` compares the whole history."""
+"""A run under load is upgraded twice, each time with another number of shards; `verify` compares the whole history. And
+one whose sources are not equally far."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.packets import TALKERS, Traffic
+from support.packets import TALKERS, Traffic, write_json
 from support.planned import Command
 
 from holdfast.cli.story import read_events
@@ -65,6 +66,98 @@ def test_a_run_is_upgraded_twice_under_load_and_its_whole_history_is_right(
     assert code == 0, said
     assert one.end(limit_s=SPARK_S)[0] == 0
     code, said = command("verify", str(homes[2]), "--json").end(limit_s=SPARK_S)
+    assert code == 0, said
+
+
+class Uneven(Traffic):
+    """The same packets twice: once now, and once some seconds of event time later."""
+
+    def __init__(self, ahead: Path, behind: Path, seconds: int) -> None:
+        self.behind, self.seconds = behind, seconds
+        super().__init__(ahead, every_s=0.5)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.every_s):
+            write_json(self.directory, self.number)
+            if self.number >= self.seconds:
+                write_json(self.behind, self.number - self.seconds)
+            self.number += 1
+
+
+#: A join of two sources, windows over it from shard to shard, and a chain of the first source alone.
+UNEVEN = """
+import holdfast as hf
+
+pipeline = hf.Pipeline("uneven")
+
+
+def read(name):
+    return pipeline.read(
+        lambda spark: spark.readStream.schema("ts timestamp, src string, bytes long")
+        .option("maxFilesPerTrigger", 40).json("{base}/" + name),
+        event_time="ts", watermark="2 seconds", name=name)
+
+
+def files(name):
+    return lambda df: df.writeStream.format("parquet").option("path", "{base}/" + name)
+
+
+clicks, views = read("clicks"), read("views")
+pairs = clicks.filter("bytes < 60").map(lambda df: df.selectExpr("ts", "src", "bytes as little")).join(
+    views.filter("bytes > 1440").map(lambda df: df.selectExpr("ts", "src", "bytes as much")),
+    on="src", within="1 second", shards={shards}, name="pairs")
+counted = pairs.window("5 seconds").by("src").agg(rows=hf.count(), shards={shards}, name="counted")
+talkers = clicks.window("5 seconds").by("src").agg(packets=hf.count(), shards=2, name="talkers")
+pairs.write(files("pairs"), name="pairs_out")
+counted.write(files("counted"), name="counted_out")
+talkers.write(files("talkers"), name="talkers_out")
+"""
+
+
+def test_two_sources_of_which_one_is_always_behind_come_to_a_clean_point(
+    tmp_path: Path, command: Callable[..., Command]
+):
+    """Rows of the one that is ahead waited for the other one, which paused as well: no clean point ever came."""
+    homes, outs = [tmp_path / "run", tmp_path / "run-2"], ("pairs", "counted", "talkers")
+    (tmp_path / "clicks").mkdir()
+    (tmp_path / "views").mkdir()
+    traffic = Uneven(tmp_path / "clicks", tmp_path / "views", 40)  # more than a batch has on a busy machine
+
+    def files() -> dict[str, int]:
+        return {name: len(list((tmp_path / name).glob("*.parquet"))) for name in outs}
+
+    def uneven(shards: int) -> str:
+        file = tmp_path / f"uneven_{shards}.py"
+        file.write_text(UNEVEN.replace("{base}", str(tmp_path)).replace("{shards}", str(shards)))
+        return str(file)
+
+    def go_on(one: Command, before: dict[str, int]) -> None:
+        more = lambda: all(now > before[name] + 1 for name, now in files().items())  # noqa: E731
+        one.wait_until(more, "rows in every sink", 2 * SPARK_S)
+
+    store = f"file://{tmp_path / 'store'}"
+    one = command("run", uneven(2), "--dir", str(homes[0]), "--nodes", "3", "--store", store, "--no-standby")
+    go_on(one, files())
+    code, said = command("savepoint", "under-load", str(homes[0])).end(limit_s=SPARK_S)
+    assert code == 0, said
+    assert "to come to" in said, "nothing waited: this shows nothing"
+    go_on(one, files())
+    before = files()
+    two = command("upgrade", str(homes[0]), uneven(3))
+    two.wait_for("upgraded within", SPARK_S)
+    assert one.end(limit_s=SPARK_S)[0] == 0
+    go_on(two, before)
+    code, said = command("stop", str(homes[1]), "--checkpoint").end(limit_s=SPARK_S)
+    assert code == 0, said
+    assert two.end(limit_s=SPARK_S)[0] == 0
+    before = files()
+    three = command("run", str(homes[1]))
+    go_on(three, before)
+    traffic.stop()
+    code, said = command("stop", str(homes[1]), "--finish").end(limit_s=SPARK_S)
+    assert code == 0, said
+    assert three.end(limit_s=SPARK_S)[0] == 0
+    code, said = command("verify", str(homes[1]), "--json").end(limit_s=SPARK_S)
     assert code == 0, said
 
 

@@ -144,7 +144,7 @@ class ScriptedRole:
     def is_over(self) -> bool:
         return self.done
 
-    def pause(self, until: float) -> None:
+    def pause(self, until: float, mark: int) -> None:
         pass
 
     def is_paused(self) -> bool:
@@ -191,6 +191,7 @@ class ScriptedSource(ScriptedRole):
 
     def open(self) -> bool:
         spec = self.plan.topology.stage[self.stage]
+        self._turn, self._paused = threading.Lock(), (0.0, -1)
         self.effects: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.driver = StageDriver(spec, self.epoch, self.config, self.record, time.monotonic_ns())
         assert self.peer is not None
@@ -221,6 +222,16 @@ class ScriptedSource(ScriptedRole):
         assert self.loop is not None
         self.loop.post(event)
 
+    def pause(self, until: float, mark: int) -> None:
+        self._paused = (until, mark)
+
+    def is_paused(self) -> bool:
+        return self._is_held() and not self._turn.locked()
+
+    def _is_held(self) -> bool:
+        until, mark = self._paused
+        return time.monotonic() < until and self.driver.watermark >= mark
+
     def finish(self) -> bool:
         self.finishing.set()
         self._thread.join()
@@ -231,8 +242,11 @@ class ScriptedSource(ScriptedRole):
     def work(self) -> None:
         while True:
             finishing = self.finishing.is_set()
-            self._run_batch(self._available(self.settings["rate"]), finishing)
-            if finishing:
+            with self._turn:
+                held = self._is_held()
+                if not held:
+                    self._run_batch(self._available(self.settings["rate"]), finishing)
+            if finishing and not held:
                 return
             if self.stopping.is_set():
                 raise Stopped(f"{self.stage} was told to stop")
@@ -280,8 +294,8 @@ class ScriptedSource(ScriptedRole):
         closed = self.dir / "closed"
         if closed.exists():
             return int(closed.read_text())
-        began = float((self.dir / "began").read_text())
-        return int((time.time() - began) * rate)
+        began = float((self.dir / "began").read_text()) + self.settings.get("behind_s", {}).get(self.stage, 0)
+        return max(self.at, int((time.time() - began) * rate))
 
     def _wait(self, kind: type) -> Any:
         while True:

@@ -1,9 +1,10 @@
 """Bring a live run to a clean point, for `stop --checkpoint`, `savepoint` and `upgrade`.
 
 Sources are paused: they begin no batch. What they have handed over is consumed, what comes of it is written, and every
-shard is checkpointed as soon as nothing waits. Whether that is a clean point is decided from what is durable
-(`checkpoint/clean.py`). The pause is renewed every so often and ends by itself when nobody renews it, so a command that
-is killed leaves a run that goes on.
+shard is checkpointed as soon as nothing waits. Where rows of one source wait for another that is not as far in event
+time, that one goes on until it is (`checkpoint/behind.py`). Whether that is a clean point is decided from what is
+durable (`checkpoint/clean.py`). The pause is renewed every so often and ends by itself when nobody renews it, so a
+command that is killed leaves a run that goes on.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from typing import Any
 
 import msgspec
 
+from holdfast.checkpoint.behind import NeededMark, WaitingInput, WaitingShard, needed
 from holdfast.checkpoint.clean import DurablePoint, unclean
 from holdfast.checkpoint.look import heads_of
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.restore import read_manifest
 from holdfast.errors import ConfigError, HoldfastError, StoreError
+from holdfast.model.block import WATERMARK_MIN
 from holdfast.model.ids import Asset, Consumer, Edge
 from holdfast.model.parts import CommitRecord
-from holdfast.model.plan import Plan
+from holdfast.model.plan import NEVER_US, Plan, to_core, to_micros
 from holdfast.runtime.config import read_plan
 from holdfast.spark import checkpoint as spark_checkpoint
+from holdfast.spark.ahead import stamp
 from holdfast.store import IoService
 from holdfast.store.plan import Steps
 
@@ -37,8 +41,8 @@ from .runs import RunFile
 LOOK_S = 0.2
 #: Seconds that a pause lasts, and after which it is renewed.
 PAUSE_S, RENEW_S = 20.0, 2.0
-#: After this time at the same positions, while all sources pause, nothing is on its way to a shard any more.
-STANDS_S = 10.0
+#: A source for which others wait has this time for its next batch, beside its trigger and its idle time.
+STANDS_S = 30.0
 
 Tell = Callable[[str], None] | None
 
@@ -58,12 +62,16 @@ class CleanPoint:
 
 @dataclass
 class SourcesPaused:
-    """While this is entered, no source of the run begins a batch."""
+    """While this is entered, no source of the run begins a batch, but those that were let on."""
 
     run: RunFile
     #: Let them stay paused: the run is about to end.
     stays: bool = False
+    #: Sources that go on until their watermark is there.
+    marks: dict[Asset, int] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
+    #: An older word must not come after a newer one.
+    _speaks: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> SourcesPaused:
         self.renew()
@@ -71,13 +79,25 @@ class SourcesPaused:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._over.set()
+        with self._speaks:
+            self._over.set()
         if not self.stays or kind is not None:
             with suppress(HoldfastError):
                 self.run.ask_all("pause", {"seconds": 0})
 
+    def let_on(self, marks: dict[Asset, int]) -> None:
+        """Let these go on until their watermark is there. A mark is never lowered."""
+        higher = {source: mark for source, mark in marks.items() if mark > self.marks.get(source, WATERMARK_MIN)}
+        if higher:
+            self.marks = self.marks | higher
+            self.renew()
+
     def renew(self) -> None:
-        if not self.run.ask_all("pause", {"seconds": PAUSE_S}):
+        with self._speaks:
+            if self._over.is_set():
+                return
+            answers = self.run.ask_all("pause", {"seconds": PAUSE_S, "marks": self.marks})
+        if not answers:
             raise HoldfastError(
                 f"{self.run.pipeline} is not running",
                 detail=f"None of {', '.join(sorted(self.run.endpoints))} answers.",
@@ -123,22 +143,26 @@ def check_paged(run: RunFile, what: str) -> None:
         )
 
 
-def reach_clean_point(run: RunFile, service: IoService, *, limit_s: float, tell: Tell) -> CleanPoint:
+def reach_clean_point(
+    run: RunFile, service: IoService, *, paused: SourcesPaused, limit_s: float, tell: Tell
+) -> CleanPoint:
     """Called while the sources are paused. Waits until everything is at one point; an error after the limit."""
     plan = read_plan(run.path / "plan.json")
     began = time.monotonic()
-    seen, held = _Seen(), _HeldBack(plan)
+    seen, trailing = _Seen(), Trailing(plan)
     said = ""
     while True:
         nodes = run.statuses()[0]
-        waits_for = _busy(nodes, plan)
-        if why := held.check(nodes, time.monotonic()):
+        behind = trailing.look(nodes, time.monotonic())
+        paused.let_on({source: one.mark for source, one in behind.items()})
+        if why := trailing.stuck(behind, time.monotonic()):
             raise HoldfastError(
                 f"{run.pipeline} cannot come to a clean point now",
                 detail=why,
-                hint="The sources go on, and nothing is lost. Try again when they are equally far in event time; a "
-                "plain `holdfast stop` needs no clean point.",
+                hint="The sources go on, and nothing is lost. Try again when that source has rows; a plain "
+                "`holdfast stop` needs no clean point.",
             )
+        waits_for = _told(behind) or _busy(nodes, plan)
         if not waits_for:
             run.ask_all("checkpoint")
             found = _look(run, plan, service, seen)
@@ -158,42 +182,73 @@ def reach_clean_point(run: RunFile, service: IoService, *, limit_s: float, tell:
         time.sleep(LOOK_S)
 
 
-class _HeldBack:
-    """Shards that wait for a source that pauses: a shard takes its inputs in order of event time, and one that has
-    nothing to give holds back the others until it has. A pause that went on would stop the output for nothing."""
+class Trailing:
+    """Sources that others wait for: a shard takes its inputs in order of event time, so what has come of one source may
+    wait for rows of another one that is not as far. They go on, only as far as somebody needs it, while the others
+    pause (`checkpoint/behind.py`)."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._sources = _sources(plan)
-        #: By shard: the positions at which it waits, and since when.
-        self._since: dict[str, tuple[dict[str, int], float]] = {}
+        #: By source: the batch that it is at, and since when.
+        self._since: dict[Asset, tuple[int, float]] = {}
 
-    def check(self, nodes: dict[str, Any], now_s: float) -> str:
-        """Why no clean point can come of this pause; "": one may."""
-        if unpaused(nodes, self._plan):
-            self._since.clear()
-            return ""
-        found = {}
-        for answer in nodes.values():
-            for shard, told in answer.get("shards", {}).items():
-                inputs = told["inputs"] if told["role"] == "primary" else {}
-                empty = sorted({edge.partition(">")[0] for edge, one in inputs.items() if not one["waiting"]})
-                full = sorted({edge.partition(">")[0] for edge, one in inputs.items() if one["waiting"]})
-                if full and empty and self._sources.issuperset(empty):
-                    found[shard] = ({edge: one["position"] for edge, one in inputs.items()}, full, empty)
+    def look(self, nodes: dict[str, Any], now_s: float) -> dict[Asset, NeededMark]:
+        """Those that are not yet where they are needed."""
+        at = _ledgers(nodes)
+        wanted = needed(self._plan, _shards(nodes))
+        found = {s: one for s, one in wanted.items() if to_core(at.get(s, _NOWHERE)[1]) < one.mark}
         before = self._since
         self._since = {
-            shard: before[shard] if shard in before and before[shard][0] == at else (at, now_s)
-            for shard, (at, _, _) in found.items()
+            source: before[source] if source in before and before[source][0] == batch else (batch, now_s)
+            for source, (batch, _) in ((source, at.get(source, _NOWHERE)) for source in found)
         }
-        for shard, (_, since) in sorted(self._since.items()):
-            if now_s - since >= STANDS_S:
-                _, full, empty = found[shard]
+        return found
+
+    def stuck(self, found: dict[Asset, NeededMark], now_s: float) -> str:
+        """Who waits for whom in vain; "": nobody, as far as one can tell now."""
+        for source, one in sorted(found.items()):
+            stage = self._plan.stage(source)
+            own_s = 2 * stage.trigger_ms / 1e3 + (stage.idle_ns / 1e9 if stage.idle_ns < 1 << 60 else 0.0)
+            stands_s = now_s - self._since[source][1]
+            if stands_s >= STANDS_S + own_s:
                 return (
-                    f"{shard} takes its inputs in order of event time: what it has of {', '.join(full)} waits for "
-                    f"rows of {', '.join(empty)}, which is not as far and pauses too."
+                    f"{one.operator} takes its inputs in order of event time: what it has of {one.ahead} waits until "
+                    f"{source} has come to {stamp(to_micros(one.mark))}, and {source} has brought nothing for "
+                    f"{stands_s:.0f} s."
                 )
         return ""
+
+
+#: The batch and the watermark of a source of which no ledger knows anything.
+_NOWHERE = (-1, NEVER_US)
+
+
+def _told(found: dict[Asset, NeededMark]) -> str:
+    return "; ".join(
+        f"{source} to come to {stamp(to_micros(one.mark))} in event time, for what {one.operator} has of {one.ahead}"
+        for source, one in sorted(found.items())
+    )
+
+
+def _ledgers(nodes: dict[str, Any]) -> dict[Asset, tuple[int, int]]:
+    """Of every stage its last batch, and the watermark after that in microseconds."""
+    found: dict[Asset, tuple[int, int]] = {}
+    for answer in nodes.values():
+        for stage, told in answer.get("ledgers", {}).items():
+            found[stage] = max(found.get(stage, _NOWHERE), (told["batch"], told["watermark_us"]))
+    return found
+
+
+def _shards(nodes: dict[str, Any]) -> dict[Asset, WaitingShard]:
+    return {
+        shard: WaitingShard(
+            told["lag"],
+            {Edge(e): WaitingInput(i["watermark"], i["before_last"], i["waiting"]) for e, i in told["inputs"].items()},
+        )
+        for answer in nodes.values()
+        for shard, told in answer.get("shards", {}).items()
+        if told["role"] == "primary"
+    }
 
 
 def _sources(plan: Plan) -> set[str]:

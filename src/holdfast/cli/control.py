@@ -117,7 +117,7 @@ def stop(
         if checkpoint:
             check_whole(found, "stop --checkpoint")
             with SourcesPaused(found) as paused, opened_store(found) as service:
-                reach_clean_point(found, service, limit_s=limit, tell=progress.at)
+                reach_clean_point(found, service, paused=paused, limit_s=limit, tell=progress.at)
                 text = "Everything is consumed, checkpointed and written, and the run stops here."
                 write_event(found.path, "clean-point", text)
                 paused.stays = True

@@ -74,9 +74,10 @@ def make(
     savepoints.check_name(name)
     check_whole(found, "a savepoint")
     check_paged(found, "a savepoint")
-    with StepLine(quiet=as_json, keeps=True) as progress, opened_store(found) as service, SourcesPaused(found):
+    step_line = StepLine(quiet=as_json, keeps=True)
+    with step_line as progress, opened_store(found) as service, SourcesPaused(found) as paused:
         progress.at("the sources pause")
-        point, seconds = make_savepoint(found, service, name, limit_s=limit, tell=progress.at)
+        point, seconds = make_savepoint(found, service, name, paused=paused, limit_s=limit, tell=progress.at)
     if as_json:
         say({**_told(point), "paused_seconds": round(seconds, 3)})
     else:
@@ -87,7 +88,7 @@ def make(
 
 
 def make_savepoint(
-    run: RunFile, service: IoService, name: str, *, limit_s: float, tell: Tell
+    run: RunFile, service: IoService, name: str, *, paused: SourcesPaused, limit_s: float, tell: Tell
 ) -> tuple[Savepoint, float]:
     """Called while the sources are paused; the savepoint, and for how long this took."""
     service.run(savepoints.check_unused(name))
@@ -96,9 +97,9 @@ def make_savepoint(
         files = Path(scratch) / "files"
         while True:
             left_s = max(0.0, limit_s - (time.monotonic() - began))
-            clean = reach_clean_point(run, service, limit_s=left_s, tell=tell)
+            clean = reach_clean_point(run, service, paused=paused, limit_s=left_s, tell=tell)
             _pack(run.path, files)
-            again = reach_clean_point(run, service, limit_s=left_s, tell=tell)
+            again = reach_clean_point(run, service, paused=paused, limit_s=left_s, tell=tell)
             if (again.commits, again.written) == (clean.commits, clean.written):
                 break  # nothing moved while the files were read
         point = _point(run, name, clean, files.stat().st_size)

@@ -95,7 +95,7 @@ def _go_over(
         with opened_store(old) as service:
             with SourcesPaused(old) as paused:
                 began = time.monotonic()
-                point, _ = make_savepoint(old, service, point_name, limit_s=limit, tell=say)
+                point, _ = make_savepoint(old, service, point_name, paused=paused, limit_s=limit, tell=say)
                 paused.stays = True
                 end_run(old)
             stopped = True

@@ -6,7 +6,8 @@ if all its stages are sinks without Spark (`light.py`).
           {"do": "warm", "stage", "ticket"}          let this stage stand by
           {"do": "run", "stage", "ticket", "epoch"}  run it at this epoch (the standby of this ticket, if there is one)
           {"do": "finish", "ticket"}                 read what is there, seal a last batch, end
-          {"do": "pause", "ticket", "seconds"}       begin no batch for this time, if it is a source; 0: go on
+          {"do": "pause", "ticket", "seconds",       begin no batch for this time, if it is a source; 0: go on
+           "mark"}                                   but not before its watermark is there; null: at once
           {"do": "stop", "ticket"}                   end; without a ticket: all of them, and this process
           the end of stdin ends this process at once
     out   {"event": "alive"}, {"event": "up"} (there is a session), and of each stage
@@ -40,6 +41,7 @@ from typing import Any, TextIO
 
 from holdfast.core.node import WARM
 from holdfast.errors import check
+from holdfast.model.block import WATERMARK_MIN
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.alone import OUT_OF_MEMORY, kills_for_memory
 from holdfast.runtime.node.loop import SWITCH_S
@@ -128,7 +130,8 @@ class DriverProcess:
             case "finish" if life is not None:
                 life.finish.set()
             case "pause" if life is not None:
-                life.paused_until = time.monotonic() + float(told["seconds"])
+                mark = told.get("mark")
+                life.paused = (time.monotonic() + float(told["seconds"]), WATERMARK_MIN if mark is None else int(mark))
             case "stop" if "ticket" not in told:
                 self._ending.set()
                 threading.Timer(STOP_S_MAX, os._exit, (EXIT_STOPPED,)).start()  # a JVM that hangs must not keep it

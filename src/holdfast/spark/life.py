@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from holdfast.core.node import WARM
 from holdfast.errors import HoldfastError
+from holdfast.model.block import WATERMARK_MIN
 from holdfast.model.ids import Asset
 from holdfast.runtime.node.starts import GIVE_WAY_S_MAX, HeldStart, Starts
 from holdfast.spark.hand_over import Say, StageFenced, Stopped
@@ -68,8 +69,9 @@ class ChildRole(Protocol):
         """Told to finish; true: it has."""
         ...
 
-    def pause(self, until: float) -> None:
-        """Begin no batch before this moment (monotonic), if it is a source; whatever else there is goes on."""
+    def pause(self, until: float, mark: int) -> None:
+        """Begin no batch before this moment (monotonic), once the watermark has come to `mark`, if it is a source;
+        whatever else there is goes on."""
         ...
 
     def is_paused(self) -> bool:
@@ -139,7 +141,8 @@ class StageLife:
         self.stage = stage
         self.epoch = epoch
         self.finish = threading.Event()
-        self.paused_until = 0.0
+        #: Until when it begins no batch (monotonic), and from which watermark on.
+        self.paused: tuple[float, int] = (0.0, WATERMARK_MIN)
         self.told_to_stop = False
         #: Whoever waits in a hand-over gives up.
         self.stopping = threading.Event()
@@ -315,7 +318,7 @@ class StageLife:
         while True:
             if self._start is not None and time.monotonic() - began > FIRST_S_MAX:
                 self._start.over()
-            role.pause(self.paused_until)
+            role.pause(*self.paused)
             if paused != role.is_paused():
                 paused = not paused
                 self.say("paused", on=paused)

@@ -112,7 +112,7 @@ class ArrowWriting:
     def is_over(self) -> bool:
         return is_over(self._checkpoint)
 
-    def pause(self, until: float) -> None:
+    def pause(self, until: float, mark: int) -> None:
         """What was made has to be written all the same."""
 
     def is_paused(self) -> bool:

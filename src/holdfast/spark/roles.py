@@ -163,9 +163,9 @@ class Feeding:
         last = self.feeding.hand_over.last if self.feeding.hand_over else None
         return self.base.stage.kind != "source" and last is not None and last.watermark >= WATERMARK_MAX
 
-    def pause(self, until: float) -> None:
+    def pause(self, until: float, mark: int) -> None:
         if self.base.stage.kind == "source":
-            self.feeding.pause(until)
+            self.feeding.pause(until, mark)
 
     def is_paused(self) -> bool:
         return self.feeding.is_paused()
@@ -237,7 +237,7 @@ class Writing:
     def is_over(self) -> bool:
         return self.sink.is_over()
 
-    def pause(self, until: float) -> None:
+    def pause(self, until: float, mark: int) -> None:
         """What was made has to be written all the same."""
 
     def is_paused(self) -> bool:

@@ -81,8 +81,8 @@ class FeedingStage:
         #: Since when Spark has found nothing at its source, and when it was last asked.
         self._idle_since = self._looked = time.monotonic()
         self._collecting_since: float | None = None
-        #: Until then no batch is begun, neither of Spark's nor of the stage's own.
-        self._paused_until = 0.0
+        #: Until then no batch is begun, neither of Spark's nor of the stage's own, once the watermark is at the mark.
+        self._paused_until, self._mark = 0.0, WATERMARK_MIN
         self.failure: BaseException | None = None
 
     # --- a life
@@ -163,13 +163,19 @@ class FeedingStage:
             self.hand_over.stopping.set()
         self.end_query(TURN_S_MAX)
 
-    def pause(self, until: float) -> None:
-        """Begin no batch before this moment, by the monotonic clock; a moment that has passed ends the pause."""
-        self._paused_until = until
+    def pause(self, until: float, mark: int = WATERMARK_MIN) -> None:
+        """Begin no batch before this moment, by the monotonic clock; a moment that has passed ends the pause. As long
+        as the watermark of the last commit is before `mark`, it goes on: a watermark moves only within a batch, so none
+        is begun behind the first that reaches it."""
+        self._mark, self._paused_until = mark, until
+
+    def _is_held(self) -> bool:
+        at = self.hand_over.watermark if self.hand_over is not None else WATERMARK_MAX
+        return time.monotonic() < self._paused_until and at >= self._mark
 
     def is_paused(self) -> bool:
         """Is no batch under way, and will none begin? Whoever gets the turn after this looks at the pause again."""
-        if time.monotonic() >= self._paused_until or not self._turn.acquire(blocking=False):
+        if not self._is_held() or not self._turn.acquire(blocking=False):
             return False
         self._turn.release()
         return True
@@ -189,7 +195,7 @@ class FeedingStage:
             return
         now = time.monotonic()
         away, self._looked = now - self._looked > LOOK_S_MAX, now
-        if away or now < self._paused_until or not self._is_waiting():
+        if away or self._is_held() or not self._is_waiting():
             self._idle_since = now
         idle_ns = int((now - self._idle_since) * 1e9)
         if idle_ns < self.stage.idle_ns or not self._turn.acquire(blocking=False):
@@ -235,11 +241,10 @@ class FeedingStage:
         """Waits for a moment. A pause that began while it waited counts: see `is_paused`."""
         if not self._turn.acquire(timeout=0.05):
             return False
-        wait_s = self._paused_until - time.monotonic()
-        if wait_s <= 0:
+        if not self._is_held():
             return True
         self._turn.release()
-        self._stopping.wait(min(wait_s, 0.05))
+        self._stopping.wait(0.05)
         return False
 
     def _run(self, frame: DataFrame, spark_batch: int) -> None:

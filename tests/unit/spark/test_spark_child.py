@@ -49,6 +49,7 @@ class StandInRole:
         #: Of `start`, to be raised; false: it was finished before.
         self.start_gives: bool | BaseException = True
         self.start_s = self.finish_s = self.busy = self.paused_until = 0.0
+        self.mark = -1
         self.stops = True
         self.warms = threading.Event()
 
@@ -70,8 +71,8 @@ class StandInRole:
         time.sleep(self.finish_s)
         return True
 
-    def pause(self, until: float) -> None:
-        self.paused_until = until
+    def pause(self, until: float, mark: int) -> None:
+        self.paused_until, self.mark = until, mark
 
     def is_paused(self) -> bool:
         return time.monotonic() < self.paused_until
@@ -362,6 +363,13 @@ def test_a_source_that_is_paused_says_so_and_when_it_goes_on(told: ToldProcess):
     told.heard("running", 1)
     told.tell("pause", 1, seconds=60)
     assert told.heard("paused", 1)["on"]
+    (role,) = told.engine.roles["a"]
+    assert role.mark == -1
+    told.tell("pause", 1, seconds=60, mark=7)
+    until = time.monotonic() + 10
+    while role.mark != 7 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert role.mark == 7
     told.tell("pause", 1, seconds=0)
     until = time.monotonic() + 5
     while [n["on"] for n in told.said if n["event"] == "paused"] != [True, False] and time.monotonic() < until:

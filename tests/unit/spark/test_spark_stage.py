@@ -118,6 +118,21 @@ def test_a_stage_that_is_paused_begins_no_batch_and_says_when_none_is_under_way(
     assert not stage.is_paused()
 
 
+def test_a_stage_that_is_paused_goes_on_until_its_watermark_is_at_its_mark(stage, monkeypatch):
+    """Not a batch more: the next one would wait for others in turn, and they for it."""
+    clock = HandClock()
+    monkeypatch.setattr(module, "time", clock)
+    stage.pause(clock.now + 10, 7)
+    assert not stage.is_paused()
+    assert stage._takes_turn()
+    stage.hand_over.watermark = 7
+    stage._turn.release()
+    assert not stage._takes_turn()
+    assert stage.is_paused()
+    stage.pause(clock.now + 10, 8)
+    assert not stage.is_paused()
+
+
 def test_a_batch_that_waits_for_the_end_of_a_pause_is_turned_away_by_a_stop(stage):
     stage.pause(float("inf"))
     stage._stopping.set()
@@ -137,6 +152,20 @@ def test_the_time_of_a_pause_does_not_make_a_source_idle(stage, monkeypatch):
         clock.now += 0.1
         stage.on_idle()
     assert stage.hand_over.idle == []
+
+
+def test_an_idle_source_for_which_others_wait_goes_on_with_the_clock(stage, monkeypatch):
+    clock = HandClock()
+    monkeypatch.setattr(module, "time", clock)
+    stage.stage = StagePlan(id="s", kind="source", idle_ns=5 * 10**9)
+    stage.query = FailingQuery(None)
+    stage.query.status = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}  # pyright: ignore[reportAttributeAccessIssue]
+    stage._idle_since = stage._looked = clock.now
+    stage.pause(clock.now + 20, 7)
+    for _ in range(60):
+        clock.now += 0.1
+        stage.on_idle()
+    assert len(stage.hand_over.idle) == 1
 
 
 def test_finish_seals_the_final_batch(stage):

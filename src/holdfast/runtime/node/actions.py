@@ -8,7 +8,8 @@ record    the placement record               stop               end this node ({
 plan      the pipeline                       submit {plan, …}   run a pipeline
 events    {since}: the events after that     config             the core's settings, for drivers and readers
 protect   {operator, mode, method, capture_period_ms}: how its shards are protected; what is left out stays
-pause     {seconds}: sources begin no batch for this time (0: they go on); whoever wants more says it again
+pause     {seconds, marks}: sources begin no batch for this time (0: they go on); one that `marks` names goes on
+          until its watermark is there; whoever wants more says it again
 checkpoint  every shard that runs here is checkpointed now, if it has consumed anything since
 commits   the last commit of every ledger that this node is the primary of (msgpack)
 skip      {shard, source, number}: pass over the batch that a shard stands still at; asked until it has
@@ -247,10 +248,12 @@ class Actions:
         return {"operator": operator, **msgspec.to_builtins(wanted())}
 
     def pause(self, body: dict) -> dict:
-        """Sources begin no batch for this time. Nothing else stops: what was handed over is consumed and written."""
+        """Sources begin no batch for this time, or from their mark on. Nothing else stops: what was handed over is
+        consumed and written."""
         seconds = min(max(0.0, float(body["seconds"])), PAUSE_S_MAX)
+        marks = {asset_id(str(stage)): int(mark) for stage, mark in dict(body.get("marks", {})).items()}
         if self.process.children is not None:
-            self.process.children.pause(seconds)
+            self.process.children.pause(seconds, marks)
         return {"seconds": seconds}
 
     def checkpoint(self, body: dict) -> dict:

@@ -96,8 +96,8 @@ class Children:
         self._young_deaths: dict[Asset, int] = {}
         self._wanted = Wanted(Starts(run))
         self.finishing = False
-        #: Until when sources begin no batch.
-        self._paused_until = 0.0
+        #: Until when sources begin no batch; some of them only from this watermark on.
+        self._paused_until, self._marks = 0.0, dict[Asset, int]()
         #: Stages that have said here that everything is through.
         self.done: set[Asset] = set()
         #: Why drivers of a stage failed here, the last reason and how many in a row; forgotten when a batch is through.
@@ -124,7 +124,7 @@ class Children:
                 self._begin(stage, epoch)
             started = self.drivers.get(stage)
             if started is not None and (left_s := self._paused_until - time.monotonic()) > 0:
-                started.tell("pause", seconds=left_s)
+                started.tell("pause", seconds=left_s, mark=self._marks.get(stage))
             if self.finishing and started is not None:
                 started.tell("finish")
 
@@ -155,13 +155,14 @@ class Children:
                 if hosted.epoch != WARM:
                     hosted.tell("finish")
 
-    def pause(self, seconds: float) -> None:
-        """Sources begin no batch for this time, also those that are started meanwhile; 0: they go on."""
+    def pause(self, seconds: float, marks: dict[Asset, int]) -> None:
+        """Sources begin no batch for this time, also those that are started meanwhile; 0: they go on. One that has a
+        mark goes on until its watermark is there."""
         with self._lock:
-            self._paused_until = time.monotonic() + seconds
+            self._paused_until, self._marks = time.monotonic() + seconds, marks
             for hosted in self.drivers.values():
                 if hosted.epoch != WARM:
-                    hosted.tell("pause", seconds=seconds)
+                    hosted.tell("pause", seconds=seconds, mark=marks.get(hosted.stage))
 
     def close(self) -> None:
         """Stop all and wait for them."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.core.agenda import exposures, images_of
+from holdfast.core.copy import Input
 from holdfast.core.election import Standing
 from holdfast.core.node import Node
 from holdfast.core.recovery import Outlook
@@ -127,9 +128,8 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         "failed": copy.why,
         **told_of_skips(node, shard, now_ns),
         "watermark_us": to_micros(copy.watermark),
-        "inputs": {
-            i.edge: {"position": i.position, "waiting": sum(b.end - b.start for b in i.queue)} for i in copy.inputs
-        },
+        "lag": op.lag,
+        "inputs": {i.edge: _input(i) for i in copy.inputs},
         "outputs": {
             q.edge: {"next": q.next, "trimmed": q.trimmed, "spilled": q.spilled, "acks": dict(q.acks)}
             for q in copy.outputs
@@ -147,6 +147,13 @@ def _shard(node: Node, shard: Asset, now_ns: int) -> dict[str, Any]:
         "checkpoint": node.record.protection_of(shard).checkpoint,
         "checkpoint_every_ms": node.record.protection_of(shard).checkpoint_ns / 1e6,
     }
+
+
+def _input(i: Input) -> dict[str, int]:
+    """Watermarks in the core's terms: the one that was consumed, and the one before the last block that waits."""
+    before_last = max(i.watermark, i.queue[-2].watermark) if len(i.queue) > 1 else i.watermark
+    waiting = sum(b.end - b.start for b in i.queue)
+    return {"position": i.position, "waiting": waiting, "watermark": i.watermark, "before_last": before_last}
 
 
 def _extent(op: object) -> dict[str, Any]:
