@@ -91,7 +91,7 @@ def submit(
     directory = Path(settings.dir).resolve()
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
         query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
-        plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
+        plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf, latency=settings.latency)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     run = RunFile(
