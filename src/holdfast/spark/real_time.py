@@ -130,6 +130,8 @@ class RealTimeStage(FeedingStage):
     _ends: SourceEnds | None = None
     _loop: threading.Thread | None = None
     _backlog: Backlog | None = None
+    #: How many of Spark's micro-batches are in a call of this stage: one at most.
+    _inside = 0
     #: Since when an answer of the source is waited for, and when that was told.
     _asking: tuple[float, float] | None = None
 
@@ -332,6 +334,13 @@ class RealTimeStage(FeedingStage):
         finally:
             self._turn.release()
 
+    def _run(self, frame: DataFrame, spark_batch: int) -> None:
+        self._inside += 1
+        try:
+            super()._run(frame, spark_batch)
+        finally:
+            self._inside -= 1
+
     def _look_at_backlog(self) -> None:
         """Micro-batches have read what there was: go on in real time."""
         backlog, last = self._backlog, self.hand_over.last if self.hand_over is not None else None
@@ -344,6 +353,8 @@ class RealTimeStage(FeedingStage):
             return
         self._backlog = None
         super().end_query()
+        while self._inside:  # a batch that was turned away, and does not know it yet
+            time.sleep(0.005)
         self._stopping.clear()
         if self.failure is None and self.query is not None and (self._turned_away or self.query.exception() is None):
             self._turned_away = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from holdfast.model.plan import NEVER_US, StagePlan
 from holdfast.spark import real_time as module
 from holdfast.spark.checkpoint import source_offsets
 from holdfast.spark.collect import Batch
+from holdfast.spark.hand_over import Stopped
 from holdfast.spark.inlet import Inlet, positions_of
 from holdfast.spark.real_time import (
     BACKLOG_MAX,
@@ -283,6 +285,27 @@ def test_a_backlog_is_read_in_micro_batches_first(world):
     assert world.inlet.positions == {"t/0": BACKLOG_MAX, "t/1": 0}
     PushingTask(world.inlet, 0, 1).push(1, 0)
     wait(lambda: world.ledger.rows == [0])
+
+
+def test_a_micro_batch_that_waits_when_its_query_ends_is_turned_away_before_real_time_begins(world):
+    """Spark gives it up, but its call goes on: it would hand over rows that are read in real time as well."""
+    world.topic.now = {"t/0": BACKLOG_MAX + 1, "t/1": 0}
+    stage = world.driver()
+    plan = plan_text({"t/0": BACKLOG_MAX, "t/1": 0})
+    world.ledger.last = CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=0, offsets=(0, 1), plan=plan)
+    stage._inside = 1
+    waits = threading.Thread(target=stage.on_idle)
+    waits.start()
+    time.sleep(0.2)
+    assert world.inlet is None
+    assert stage._stopping.is_set()  # so that it is turned away
+    stage._inside = 0
+    waits.join()
+    assert world.inlet is not None
+    stage.stop()
+    with pytest.raises(Stopped):
+        stage._run(None, 1)  # pyright: ignore[reportArgumentType]
+    assert stage._inside == 0
 
 
 def test_a_source_that_is_always_ahead_does_not_stay_in_micro_batches():
