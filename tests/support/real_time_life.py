@@ -1,7 +1,7 @@
 """One life of a real-time stage's driver, on a real Spark and without nodes: its ledger is a file. To be killed at any
 moment, and started again.
 
-    python -m support.real_time_life DIRECTORY JARS ADDRESS TOPIC
+    python -m support.real_time_life DIRECTORY JARS ADDRESS TOPIC [LATENCY]
 
 A line of DIRECTORY/ledger is a batch that counts: its rows as [partition, offset, age in ms], and its commit record.
 "finish" on stdin: read what is there, and end.
@@ -25,11 +25,12 @@ import pyarrow as pa
 from holdfast.model.block import WATERMARK_MAX
 from holdfast.model.latency import HandOverClock
 from holdfast.model.parts import CommitRecord
-from holdfast.model.plan import StagePlan
+from holdfast.model.plan import REAL_TIME, StagePlan
 from holdfast.spark.collect import Batch
 from holdfast.spark.real_time import RealTimeStage
 from holdfast.spark.real_time_jar import with_jar
 from holdfast.spark.session import session
+from holdfast.spark.stage import FeedingStage
 
 KEPT = "offset % 7 != 3"
 
@@ -77,7 +78,7 @@ class PlainCollector:
         return Batch(parts={"rows": list(zip(*columns, strict=True))}, rows=table.num_rows)  # type: ignore[dict-item]
 
 
-def main(directory: Path, jars: str, address: str, topic: str) -> None:
+def main(directory: Path, jars: str, address: str, topic: str, latency: str = REAL_TIME) -> None:
     conf, why = with_jar({"spark.jars": jars, "spark.holdfast.realTimeBatch": "5 seconds"}, "local[*]")
     assert not why, why
     spark = session("life", "local[*]", conf, stages=1, quick=True, slots=64)
@@ -87,7 +88,8 @@ def main(directory: Path, jars: str, address: str, topic: str) -> None:
         .selectExpr("cast(value as string) as v", "partition", "offset", "unix_millis(timestamp) as ms").where(KEPT)
     )  # fmt: skip
     given: Any = (SimpleNamespace(query="q"), StagePlan(id="s", kind="source"), directory, PlainCollector())
-    stage = RealTimeStage(*given, lambda event, **fields: print(event, fields, file=sys.stderr))
+    kind = RealTimeStage if latency == REAL_TIME else FeedingStage
+    stage = kind(*given, lambda event, **fields: event != "batch" and print(event, fields, file=sys.stderr))
     ledger: Any = FileLedger(directory / "ledger")
     assert stage.open(ledger)
     stage.start(frame)
@@ -97,9 +99,9 @@ def main(directory: Path, jars: str, address: str, topic: str) -> None:
         assert stage.query is not None
         assert stage.query.isActive, stage.failure or stage.query.exception()
         stage.on_idle()
-        if stage.inlet is not None and not is_told:
+        if not is_told and (not isinstance(stage, RealTimeStage) or stage.inlet is not None):
             is_told = True
-            print("in real time", flush=True)
+            print("in real time" if latency == REAL_TIME else "in micro-batches", flush=True)
     stage.finish()
     assert stage.failure is None, stage.failure
     print("finished", flush=True)
@@ -108,4 +110,4 @@ def main(directory: Path, jars: str, address: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:5])
+    main(Path(sys.argv[1]), *sys.argv[2:])
