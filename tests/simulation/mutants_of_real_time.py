@@ -55,6 +55,16 @@ def a_driver_begins_at_the_position_of_another_partition() -> list[Patch]:
 
 
 @mutant
+def a_long_batch_is_passed_over_while_rows_of_it_are_on_their_way() -> list[Patch]:
+    def pass_over(self, batch, stands):
+        for partition, at in stands.items():
+            self.positions[partition] = max(self.positions.get(partition, 0), at)
+        return True
+
+    return [(Intake, "pass_over", pass_over)]
+
+
+@mutant
 def rows_of_a_long_batch_are_taken_before_the_one_before_has_ended() -> list[Patch]:
     return [(Intake, "_is_whole", staticmethod(lambda stream, streams: True))]
 

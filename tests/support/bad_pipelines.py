@@ -139,6 +139,7 @@ SOURCES: list[Case] = [
     ("a trigger without a unit", "read(trigger='1')", ("read: trigger cannot be understood", "bad.py:")),
     ("a trigger of less than a millisecond", "read(trigger='10 us')", ("read: trigger", "bad.py:")),
     ("a future that is negative", "read(future_max='-1 s')", ("read: future_max is negative", "bad.py:")),
+    ("a latency that there is not", 'read(latency="fast")', ("read: latency='fast' is not known", "bad.py:")),
     ("fewer than no bad rows", "read(bad_rows_max=-1)", ("read: bad_rows_max must be a whole number", "bad.py:")),
     ("a late_to that is no text", "read(late_to=3)", ("read: late_to is not a text", "bad.py:")),
     ("a batch that is no function", "read(batch='rows.json')", ("read: batch: a function is needed", "bad.py:")),

@@ -100,6 +100,9 @@ def plans(jars: str) -> dict[str, Any]:
         "join": kafka().join(table, "partition"),
         "repartition": kafka().repartition(3),
         "split": kafka(minPartitions="7"),
+        "limit": kafka(maxOffsetsPerTrigger="7"),
+        "loss": kafka(failOnDataLoss="false"),
+        "union": kafka().union(kafka()),
         "rate": spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load(),
         "files": spark.readStream.schema("x int").json("/tmp"),
     }

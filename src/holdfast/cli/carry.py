@@ -47,7 +47,7 @@ from .home import RunHome
 from .planning import check_file, plan_file
 from .resume import FILES, describe, first_journals, link_files, mark_begun, open_door, withdraw
 from .runs import RUNS, read_run
-from .start import LocalRun, RunOptions, check_model, check_options, node_settings, restart_nodes, warm
+from .start import LocalRun, RunOptions, check_model, check_options, node_settings, planned_with, restart_nodes, warm
 
 Tell = Callable[[str], None]
 _GENERATION = "/generation/"
@@ -162,9 +162,8 @@ class Upgrade:
         """Plan, and find out whether it can go on. Nothing of the old run is touched."""
         self._old = old
         self._tell(f"planning {self._file}")
-        conf = self._settings["conf"]
         self._plan, self._warnings = plan_file(
-            self._file, self._home.draft, query=self._query, conf=conf, told=self._told
+            self._file, self._home.draft, query=self._query, told=self._told, **planned_with(self._settings)
         )
         self._matching = self._changes.match(old, self._plan)
         for text in self._matching.texts(self._plan):
@@ -331,7 +330,8 @@ def move_checkpoints(folder: Path, point: Savepoint, old: Plan, plan: Plan, matc
         spark_checkpoint.hand_on(path, stage.id, plan.query)
         commit = point.commits.get(stage.id)
         last = point.written.get(stage.id, -1) if stage.kind == "sink" else commit.offsets[0] if commit else -1
-        text = spark_checkpoint.plan_of(path, last) if last >= 0 else ""
+        text = commit.plan if commit is not None else ""  # in real time it is nowhere else
+        text = text or (spark_checkpoint.plan_of(path, last) if last >= 0 else "")
         carried = carried_plan(text, before, stage, plan)
         if stage.kind != "source" or set(before.outlets) != set(stage.outlets):
             spark_checkpoint.replan(path, last, carried)

@@ -98,7 +98,7 @@ def submit(
         query = f"{file.stem}-{uuid.uuid4().hex[:12]}"
         with StepLine(quiet=as_json) as progress:
             progress.now(f"planning {file}")
-            plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf)
+            plan, warnings = plan_file(file, Path(scratch), query=query, conf=settings.conf, latency=settings.latency)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     run = RunFile(

@@ -25,12 +25,19 @@ from .control import tell_finished
 from .deaths import Deaths
 from .planning import plan_file
 from .progress import StepLine
-from .start import LocalRun, RunOptions, go_on, node_settings, resume, start_run
+from .start import LocalRun, RunOptions, go_on, node_settings, planned_with, resume, start_run
 from .story import EventLogs, read_events, write_event
 from .watch import cluster_status, failing, status_view
 
 LOOK_S = 1.0
 SLA_LOOK_S = 5.0
+
+RecoverInOption = Annotated[
+    str, typer.Option("--recover-in", metavar="TIME", help="How long a recovery may take once decided: '300 ms'.")
+]
+LatencyOption = Annotated[
+    str, typer.Option(help="Of sources that do not say it: micro-batch, or real-time where that can be.")
+]
 
 
 @contextmanager
@@ -75,9 +82,8 @@ def run_command(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Node setting as TOML: 'heartbeat = \"50 ms\"' (repeatable).")
     ] = None,
-    recover_in: Annotated[
-        str, typer.Option("--recover-in", metavar="TIME", help="How long a recovery may take once decided: '300 ms'.")
-    ] = "",
+    recover_in: RecoverInOption = "",
+    latency: LatencyOption = "",
     sla: Annotated[
         str | None,
         typer.Option(help="Uptime wanted (99.99%): measure, choose settings, apply them; again after changes."),
@@ -111,13 +117,14 @@ def run_command(
         restart_s=None if restart < 0 else restart,
         store=store,
         recover_in=recover_in,
+        latency=latency,
         settings=tuple(setting or ()),
     )
     console = Console(stderr=True)
     wanted = (fraction(sla, "--sla"), duration_s(mtbf, "--mtbf")) if sla is not None else None
     with until_told() as told:
         if explain:
-            _explain(file, node_settings(options)["conf"], as_json, told)
+            _explain(file, node_settings(options), as_json, told)
             return
         changes = Changes.of(allow_new, drop, default)
         with StepLine(console, keeps=True) as progress:
@@ -183,13 +190,13 @@ def _check_goes_on(options: RunOptions, sla: bool) -> None:
         )
 
 
-def _explain(file: Path, conf: dict[str, str], as_json: bool, told: threading.Event) -> None:
+def _explain(file: Path, settings: dict[str, Any], as_json: bool, told: threading.Event) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
         with StepLine(quiet=as_json) as progress:
             progress.now(f"planning {file}")
-            plan, _ = plan_file(file, Path(scratch), query="explain", conf=conf, told=told)
+            plan, _ = plan_file(file, Path(scratch), query="explain", told=told, **planned_with(settings))
         shown = msgspec.json.encode(plan.topology).decode() if as_json else (Path(scratch) / "explain.txt").read_text()
         typer.echo(shown)
 

@@ -58,6 +58,8 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     store: str = ""
     #: How long a recovery may take once it is decided; empty: as long as it takes.
     recover_in: str = ""
+    #: How rows of sources that do not say it come to the nodes; empty: in micro-batches.
+    latency: str = ""
     #: Further settings of every node, as TOML: `heartbeat = "50 ms"`. They win over the flags above.
     settings: tuple[str, ...] = ()
 
@@ -252,7 +254,7 @@ def _start(
         tell(f"looking at {settings['store']}")
         check_unused(settings, directory)
     tell(f"planning {file}")
-    plan, warnings = plan_file(file, home.draft, query=query, conf=settings["conf"], runs_here=True, told=told)
+    plan, warnings = plan_file(file, home.draft, query=query, runs_here=True, told=told, **planned_with(settings))
     plan.check_store(has_store=bool(settings.get("store")))
     tell("preparing kernels (compiled once on a machine, then loaded)")
     warm(home.draft, told)
@@ -337,6 +339,8 @@ def node_settings(options: RunOptions) -> dict[str, Any]:
         found["store"] = options.store
     if options.recover_in:
         found["recover_in"] = options.recover_in
+    if options.latency:
+        found["latency"] = options.latency
     conf = dict(_pair(pair) for pair in options.conf)
     for text in options.settings:
         try:
@@ -355,6 +359,11 @@ def node_settings(options: RunOptions) -> dict[str, Any]:
     endpoints = dict.fromkeys([f"n{i}" for i in range(max(1, options.nodes))], "grpc://127.0.0.1:1")
     make_config({**found, "name": "n0", "dir": ".", "endpoints": endpoints}, "--set")
     return found
+
+
+def planned_with(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the planner of a run on this machine is told of its settings."""
+    return {"conf": settings["conf"], "latency": settings.get("latency", ""), "master": settings.get("master", "")}
 
 
 def _pair(text: str) -> tuple[str, str]:

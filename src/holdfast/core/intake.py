@@ -121,6 +121,25 @@ class Intake:
             taken.append(piece)
         return taken
 
+    def pass_over(self, batch: int, stands: Mapping[Partition, int]) -> bool:
+        """Spark has ended this long batch, and says where each partition stood: what has not come before that was left
+        out. True: all its rows were taken, so the positions are those at least. (A stream of a later one must have
+        begun: all those of this one are known then.)"""
+        self._next()
+        if self.batch <= batch:
+            return False
+        for partition, at in stands.items():
+            self.positions[partition] = max(self.positions.get(partition, 0), at)
+        return True
+
+    def stands(self) -> dict[Partition, int]:
+        """The positions after all that was pushed, taken or not."""
+        found = dict(self.positions)
+        for stream in self.streams:
+            for partition, at in stream.stands.items():
+                found[partition] = max(found.get(partition, 0), at)
+        return found
+
     def _next(self) -> TaskStream | None:
         """A stream that has a piece to be taken, of the oldest long batch that has not ended."""
         while self.streams:

@@ -72,6 +72,9 @@ WINDOWS_MAX = 100_000
 AUTO = "auto"
 
 
+#: How the rows of a source come to the nodes: in Spark's micro-batches, or while a long batch of Spark's goes on.
+MICRO_BATCH, REAL_TIME = LATENCIES = ("micro-batch", "real-time")
+
 #: Time between two entries of footprints, where nothing else is said: each has only what is new.
 EVENTUAL_NS = 1_000_000_000
 
@@ -140,6 +143,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     rows: bytes = b""
     #: A sink whose rows go to a function as Arrow tables: it needs no Spark, and so no JVM.
     arrow: bool = False
+    #: One of LATENCIES; not there: what the nodes' setting `latency` says.
+    latency: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from holdfast.pipeline.arguments import (
     check_bad_rows_max,
     check_checkpoint,
     check_how,
+    check_latency,
     check_mode,
     check_named,
     check_replay,
@@ -87,6 +88,7 @@ class Pipeline:
         name: str | None = None,
         idle: Duration | None = None,
         trigger: Duration | None = None,
+        latency: str | None = None,
         late_to: str | None = None,
         future_max: Duration | None = None,
         bad_rows_max: int = BAD_ROWS_MAX,
@@ -96,10 +98,10 @@ class Pipeline:
 
         event_time: the timestamp column that windows go by. watermark: how far behind the highest event time a row
         may come and still count. idle: after so long without rows the watermark moves on all the same. trigger: how
-        often a micro-batch is started (as soon as the last is done, if not given). late_to: a directory for late
-        rows. future_max: rows further ahead of the clock than this are bad. bad_rows_max: how many rows
-        that no operator can hold are set aside before the stage stops. batch: for `holdfast verify`, the same rows as
-        a batch DataFrame, where it cannot derive that itself.
+        often a batch is started (as soon as the last is done, if not given). latency: "real-time" or "micro-batch"
+        (if not given: as `run --latency` says). late_to: a directory for late rows. future_max: rows further ahead of
+        the clock than this are bad. bad_rows_max: how many rows that no operator can hold are set aside before the
+        stage stops. batch: for `holdfast verify`, the same rows as a batch DataFrame, where it has to be told.
         """
         what = f"read {name}" if name else "read"
         need_function(read, what, "spark -> streaming DataFrame")
@@ -120,6 +122,7 @@ class Pipeline:
             future_us=None if future_max is None else durations.micros(future_max, f"{what}: future_max"),
             bad_rows_max=check_bad_rows_max(bad_rows_max, what),
             batch=batch,
+            latency=check_latency(latency, what),
         )
         return Stream(self, self.graph.add(node))
 

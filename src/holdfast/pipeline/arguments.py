@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.model.plan import AUTO, WINDOWS_MAX
+from holdfast.model.plan import AUTO, LATENCIES, WINDOWS_MAX
 from holdfast.model.protection import CHECKPOINT_NS_MIN, CHECKPOINTS, MODES, PERIOD_NS_MAX, RECOVER_NS_MIN
 from holdfast.pipeline import durations
 from holdfast.pipeline.durations import Duration
@@ -110,6 +110,17 @@ def trigger_ms(trigger: Duration | None, what: str) -> int:
             hint="Leave it out, and each batch starts when the last one is done.",
         )
     return found // 1_000
+
+
+def check_latency(latency: object, what: str) -> str:
+    """ "": as the run says."""
+    if latency is not None and latency not in LATENCIES:
+        raise ConfigError(
+            f"{what}: latency={latency!r} is not known",
+            detail=f"At {caller()}.",
+            hint=f"There are {' and '.join(map(repr, LATENCIES))}; without it, it is as `holdfast run --latency` says.",
+        )
+    return str(latency or "")
 
 
 def check_how(how: object, what: str) -> str:

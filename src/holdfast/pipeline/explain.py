@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.model.plan import AUTO
+from holdfast.model.plan import AUTO, MICRO_BATCH, REAL_TIME
 from holdfast.pipeline import durations
 from holdfast.pipeline.api import Pipeline
 from holdfast.pipeline.checks import ARROW, KAFKA
@@ -15,28 +15,31 @@ from holdfast.pipeline.graph import Aggregate, JoinOf, Session, Source, Stateful
 from holdfast.pipeline.layout import Layout, OperatorLayout, Stage, lay_out
 
 
-def explain(pipeline: Pipeline, spark: Session | None = None) -> str:
-    """What will run, as text."""
-    return to_text(describe(pipeline, spark))
+def explain(pipeline: Pipeline, spark: Session | None = None, latency: str = "", not_real_time: str = "") -> str:
+    """What will run, as text. `latency`, `not_real_time`: as the planner's."""
+    return to_text(describe(pipeline, spark, latency, not_real_time))
 
 
-def describe(pipeline: Pipeline, spark: Session | None = None) -> dict[str, Any]:
+def describe(
+    pipeline: Pipeline, spark: Session | None = None, latency: str = "", not_real_time: str = ""
+) -> dict[str, Any]:
     """What will run, as data: for `--json`."""
     layout = lay_out(pipeline)
     outputs: dict[str, pa.Schema] = {}
     sinks: dict[str, Any] = {}
+    in_real_time: dict[str, str] = {}
     query = ""
     if spark is not None:
         from holdfast.pipeline.planner import Planner
 
-        planner = Planner(pipeline, spark)
+        planner = Planner(pipeline, spark, latency=latency, not_real_time=not_real_time)
         query = planner.plan().query
-        outputs, sinks = planner.outputs, planner.sinks
+        outputs, sinks, in_real_time = planner.outputs, planner.sinks, planner.in_real_time
     topology = layout.topology(query)
     return {
         "pipeline": pipeline.name,
         "query": query,
-        "stages": [_stage(stage, layout, sinks) for stage in layout.stages.values()],
+        "stages": [_stage(stage, layout, sinks, in_real_time) for stage in layout.stages.values()],
         "operators": [_operator(op, layout, outputs) for op in layout.operators.values()],
         "shards": len(topology.shards),
         "edges": len(topology.producer),
@@ -44,7 +47,7 @@ def describe(pipeline: Pipeline, spark: Session | None = None) -> dict[str, Any]
     }
 
 
-def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any]) -> dict[str, Any]:
+def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any], in_real_time: dict[str, str]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "id": stage.id,
         "kind": stage.kind,
@@ -57,6 +60,9 @@ def _stage(stage: Stage, layout: Layout, sinks: dict[str, Any]) -> dict[str, Any
     root = stage.branches[0].root
     if isinstance(root, Source):
         described |= {"source": root.label, "event_time": root.event_time, "watermark": durations.text(root.delay_us)}
+    if stage.id in in_real_time:
+        why = in_real_time[stage.id]
+        described |= {"latency": MICRO_BATCH if why else REAL_TIME, "not_real_time": why}
     facts = sinks.get(stage.id)
     if stage.sink is not None:
         described["sink"] = stage.sink.where
@@ -135,6 +141,10 @@ def _stage_lines(stage: dict[str, Any]) -> list[str]:
     lines = [f"stage {stage['id']} ({stage['kind']})"]
     if "source" in stage:
         lines.append(f"  {stage['source']}, event time {stage['event_time']}, watermark {stage['watermark']} behind")
+    if stage.get("not_real_time"):
+        lines.append(f"  in micro-batches, not in real time: {stage['not_real_time']}")
+    elif "latency" in stage:
+        lines.append("  in real time: rows are handed over as they come")
     if stage["reads"]:
         lines.append(f"  reads {', '.join(stage['reads'])}")
     for steps, outlet in zip(stage["steps"], stage["outlets"] or [""] * len(stage["steps"]), strict=True):

@@ -41,6 +41,8 @@ class Source(GraphNode):
     bad_rows_max: int
     #: What `verify` reads instead, if it cannot find out itself.
     batch: Callable[[Session], Frame] | None
+    #: One of LATENCIES; "": as the run says.
+    latency: str = ""
 
     @property
     def label(self) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from holdfast.errors import ConfigError
-from holdfast.model.plan import InputPlan, OperatorPlan, Plan, StagePlan
+from holdfast.model.plan import REAL_TIME, InputPlan, OperatorPlan, Plan, StagePlan
 from holdfast.operators import WindowAggregate, build
 from holdfast.pipeline import checks
 from holdfast.pipeline.api import Pipeline
@@ -27,6 +27,7 @@ from holdfast.pipeline.frames import (
     lines_of,
     port_schema,
     source_frame,
+    source_rows,
     types_of,
     unknown_column,
     with_event_time,
@@ -44,6 +45,7 @@ from holdfast.pipeline.layout import (
     lay_out,
 )
 from holdfast.pipeline.paths import check_paths
+from holdfast.pipeline.real_time import why_not
 
 #: By this column a batch of partial aggregates is told from one of rows.
 PANE_START = "pane_start"
@@ -74,6 +76,11 @@ class Planner:
     frames: dict[tuple[str, Branch | None], Frame] = field(default_factory=dict)
     #: What each source stage reads, before any step.
     roots: dict[str, Frame] = field(default_factory=dict)
+    #: One of LATENCIES, for sources that do not say it; and why no source of this run can be in real time.
+    latency: str = ""
+    not_real_time: str = ""
+    #: Source stages that are to be in real time, and why they cannot ("": they can).
+    in_real_time: dict[str, str] = field(default_factory=dict)
 
     def plan(self, query: str | None = None) -> Plan:
         self.layout = lay_out(self.pipeline)
@@ -87,6 +94,9 @@ class Planner:
                     self._sink(stage, stage.sink)
         check_paths(self.sinks, self.inputs)
         self._feeds()
+        for stage in self.layout.stages.values():
+            if stage.kind == "source" and (stage.source.latency or self.latency) == REAL_TIME:
+                self.in_real_time[stage.id] = self.not_real_time or why_not(source_rows(stage, self._root(stage)))
         operators = tuple(self.operators.values())
         stages = tuple(self._stage(stage) for stage in self.layout.stages.values())
         query = query or _identity(self.pipeline.name, operators, stages)
@@ -233,6 +243,7 @@ class Planner:
             future_us=source.future_us,
             bad_rows_max=source.bad_rows_max,
             rows=_ipc(self.ports[stage.id]) if stage.id in self.ports else b"",
+            latency=source.latency or msgspec.UNSET,
         )
 
     def _sink(self, stage: Stage, sink: Sink) -> None:

@@ -11,6 +11,7 @@ frame gets them once more under names of ours, and every projection above it pas
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,12 +22,13 @@ from holdfast.pipeline.graph import Frame
 TOPIC, PARTITION, OFFSET = POSITION = ("__holdfast_topic", "__holdfast_partition", "__holdfast_offset")
 _PASSED = ("Project", "Filter", "SubqueryAlias")
 _STREAM = "StreamingRelationV2"
-#: Options that make a partition be read by several tasks, or end.
+#: Options that make a partition be read by several tasks, or end; and those that real-time mode does not know.
 _SPLITS = ("minpartitions", "maxrecordsperpartition", "endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
+_LIMITS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 _WHAT = {
     "Generate": "explode makes several rows of one",
     "Join": "it joins with a table",
-    "Union": "it reads several streams",
+    "Union": "it brings several streams, or chains of steps, together",
     "RepartitionByExpression": "it repartitions its rows",
     "Repartition": "it repartitions its rows",
 }
@@ -34,15 +36,15 @@ _WHAT = {
 
 def why_not(frame: Frame) -> str:
     """Why a stage with this frame cannot be real-time; "": it can."""
+    if "realTime" not in inspect.signature(type(frame.writeStream).trigger).parameters:
+        return "this PySpark has no real-time mode"
     for node in nodes_of(_plan(frame)):
         kind = node.nodeName()
         if kind == _STREAM:
             name = source_name(node)
             if name != "kafka":
                 return f"source {name!r} has no real-time mode that is known to give exact positions; kafka has"
-            given = node.extraOptions()
-            option = next((o for o in _SPLITS if given.containsKey(o)), "")
-            return f"option {option} cuts its partitions" if option else ""
+            return _why_not_with(node.extraOptions())
         if node.isStreaming() and not node.children().size():
             return f"source {source_name(node) or kind!r} has no real-time mode that is known to give exact positions"
         if kind not in _PASSED:
@@ -51,6 +53,16 @@ def why_not(frame: Frame) -> str:
         if python:
             return f"{python} holds rows back"
     return "it reads nothing"
+
+
+def _why_not_with(options: Any) -> str:
+    """Of Kafka, with these options."""
+    for names, what in ((_SPLITS, "cuts its partitions"), (_LIMITS, "limits micro-batches, and there are none")):
+        if option := next((name for name in names if options.containsKey(name)), ""):
+            return f"option {option} {what}"
+    if str(options.getOrDefault("failondataloss", "true")).lower() == "false":
+        return "with failOnDataLoss=false Spark passes over lost rows in micro-batches only"
+    return ""
 
 
 def _holds_back(name: str) -> bool:

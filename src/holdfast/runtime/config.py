@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.config import SECOND, Config
 from holdfast.model.ids import Name
-from holdfast.model.plan import Plan
+from holdfast.model.plan import LATENCIES, Plan
 from holdfast.model.protection import Protection
 from holdfast.runtime.net.endpoints import check_endpoint
 from holdfast.runtime.net.security import TlsFiles
@@ -186,6 +186,9 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     master: str = "local[*]"
     #: Spark's settings for the stages that run on this node.
     conf: dict[str, str] = {}
+    #: How rows of sources that do not say it themselves come to the nodes: "micro-batch", or "real-time" (Kafka with
+    #: projections and filters; everything else stays in micro-batches, see docs/pipeline.md).
+    latency: str = "micro-batch"
     #: Late rows in the run's directory are removed when they are older than this. `verify` then says that it cannot
     #: compare what depends on their stage.
     late_keep: str = "720 h"
@@ -265,6 +268,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "plan": plan,
             "master": self.master,
             "conf": self.conf,
+            "latency": self.latency,
             "quick": self.compiles_quickly,
             "core": msgspec.to_builtins(self.core()),
             "watermark_jump_us": duration_ns(self.watermark_jump, "watermark_jump") // 1_000,
@@ -331,6 +335,12 @@ class NodeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             duration_ns(getattr(self, key), key)
         _check_choice("standby_driver", self.standby_driver, "shared", "own")
         _check_choice("jit", self.jit, "quick", "full")
+        if self.latency not in LATENCIES:
+            raise ConfigError(
+                "setting 'latency' cannot be used",
+                detail=f"It is {self.latency!r}.",
+                hint=f"Write {' or '.join(map(repr, LATENCIES))}.",
+            )
         page, limit = self.memory()
         if page & (page - 1) or not PAGE_BYTES_MIN <= page <= PAGE_BYTES_MAX:
             raise ConfigError(

@@ -26,6 +26,8 @@ from holdfast.sim.spark import RowSource, SourceQuery
 #: How often the stage makes a batch of what has come; and without rows, so that its watermark may move on.
 PACE_NS, EMPTY_NS = 20 * MS, 100 * MS
 ROWS_MAX = 40
+#: When the stage looks whether a long batch has ended, and where.
+LOOKS_NS = (2 * MS, 10 * MS, 200 * MS)
 
 
 class PartitionedSource(RowSource):
@@ -168,6 +170,12 @@ class RealTimeQuery(SourceQuery):
         if not batch.open:
             number, stood = batch.number + 1, batch.starts
             self.world.later(process, 5 * MS, lambda: self._long_batch(process, life, number, stood))
+            for after_ns in LOOKS_NS:  # Spark has noted where it ended: the stage sees that now and then
+                self.world.later(process, after_ns, lambda: self._pass_over(life, number - 1, stood))
+
+    @staticmethod
+    def _pass_over(life: RealTimeLife, batch: int, stood: dict[str, int]) -> None:
+        life.intake.pass_over(batch, stood)
 
     def _arrives(self, process: Process, arrival: UnderWay, action: Callable[[], None]) -> None:
         """Behind all that its task has pushed before."""

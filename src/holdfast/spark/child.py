@@ -66,6 +66,8 @@ _TEXTS = {
     "late": "{rows} rows of batch {batch} of {stage} came too late.",
     "bad": "{rows} rows of batch {batch} of {stage} were set aside as bad ({operator}): {reason}.",
     "ahead": "{what}. {detail}",
+    "backlog": "{stage} reads {rows:,} rows in micro-batches that are in its source, and goes on in real time then.",
+    "micro-batches": "{stage} runs in micro-batches, not in real time: {why}.",
     "waiting": "{stage} waits for {what}. {detail}",
     "failed": "{what}. {detail}",
     "finished": "{stage} has read and handed over everything.",

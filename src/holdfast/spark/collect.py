@@ -237,6 +237,15 @@ class Collector:
 
     # --- rows
 
+    def take(self, table: pa.Table, watermark_us: int, bad_max: int = _NO_LIMIT) -> Batch:
+        """The same of rows that are here, with all their columns."""
+        self.bad_max = bad_max
+        for branch in self.branches:
+            branch.check(table, self.stage)
+        made = self.split(table, watermark_us, lambda: table)
+        self.rows_last, self.sent_last = made.rows, made.sent
+        return made
+
     def _rows(self, frame: DataFrame, watermark_us: int) -> Batch:
         whole = self.expect_late > 0
         table = (frame if whole else narrowed(frame, self.branches)).toArrow()

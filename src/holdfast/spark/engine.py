@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.ids import Asset
+from holdfast.model.plan import REAL_TIME, StagePlan
 from holdfast.pipeline import Pipeline, load
 from holdfast.pipeline.load import file_of_run
 from holdfast.runtime.stable.door import StoreDoor
@@ -19,6 +20,7 @@ from holdfast.spark.ahead import JUMP_US
 from holdfast.spark.hand_over import Say
 from holdfast.spark.life import ChildRole
 from holdfast.spark.practice import Practice
+from holdfast.spark.real_time_jar import with_jar
 from holdfast.spark.session import session
 from holdfast.spark.shared import plan_of_run, run_options, take_over_run
 from holdfast.spark.tidy import KEEP, Keep
@@ -26,6 +28,15 @@ from holdfast.store.url import is_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: Every partition of a real-time stage keeps a slot of Spark's, which is a thread.
+REAL_TIME_SLOTS = 1_024
+
+
+def wants_real_time(stage: StagePlan, latency: str) -> bool:
+    """`latency`: of sources that do not say it themselves."""
+    return stage.kind == "source" and (stage.latency or latency) == REAL_TIME
 
 
 class SparkEngine:
@@ -45,7 +56,15 @@ class SparkEngine:
         self.pipeline: Pipeline = load(file_of_run(source, self.directory, self.plan.file))
         name = f"holdfast {self.plan.pipeline} {order.get('node', '')}".strip()
         stages = len(self.plan.stages)
-        self._spark = session(name, self.master, order.get("conf") or {}, stages, bool(order.get("quick")))
+        conf: dict[str, str] = order.get("conf") or {}
+        #: Stages that are to be in real time; and why none can be here ("": they can).
+        self.real_time = frozenset(s.id for s in self.plan.stages if wants_real_time(s, order.get("latency") or ""))
+        self.not_real_time = ""
+        if self.real_time:
+            conf, self.not_real_time = with_jar(conf, self.master)
+        self._spark = session(
+            name, self.master, conf, stages, bool(order.get("quick")), slots=REAL_TIME_SLOTS * len(self.real_time)
+        )  # fmt: skip
         gateway: Any = self._spark.sparkContext._gateway
         self._jvm: Any = gateway.jvm
         self._process: Any = gateway.proc

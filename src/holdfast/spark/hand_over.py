@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -194,8 +194,11 @@ class StageHandOver:
         idle_ns: int | None = None,
         final: bool = False,
         gap: int = 0,
+        positions: Mapping[str, int] | None = None,
     ) -> CommitRecord:
-        """Hand a batch over; returns when it counts. A final one is sealed, too: nothing comes after it."""
+        """Hand a batch over; returns when it counts. A final one is sealed, too: nothing comes after it.
+
+        positions: where the source stands after it, if it is not one of Spark's."""
         assert self._loop is not None
         batch = self.last.batch + 1 if self.last else 0
         event = RunBatch(
@@ -210,6 +213,7 @@ class StageHandOver:
             idle_ns=idle_ns,
             plan=plan,
             gap=gap,
+            positions=dict(positions or {}),
         )
         self.clock.post(time.monotonic_ns())
         self._loop.post(event)

@@ -12,6 +12,7 @@ show it, or shows nothing for a while, is hung up on.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hmac
 import json
 import secrets
@@ -33,12 +34,14 @@ from holdfast.pipeline.real_time import OFFSET, PARTITION, POSITION, TOPIC
 #: A task waits while so many of its rows wait to be taken. (Of each: a later long batch must not keep out the rest of
 #: the one before.)
 WAITING_ROWS_MAX = 50_000
+WAITING_BYTES_MAX = 64 << 20
 #: A connection that does not say within this time who it is.
 HEAD_S_MAX = 10.0
 #: A task that has been silent for this long may hang: it says that it is alive more often.
 ALIVE_S_MAX = 2.0
 SECRET_BYTES = 32
 _WHOLE = b"\x01"
+_PREFIX = "holdfast-rows-"
 
 
 def name_of(topic: str, partition: int) -> str:
@@ -84,11 +87,27 @@ def rows_of(piece: Pushed) -> pa.RecordBatch:
     return batch.drop_columns(list(POSITION))
 
 
+def _rows_max(batch: pa.RecordBatch) -> int:
+    """How many rows like these may wait."""
+    return min(WAITING_ROWS_MAX, 1 + WAITING_BYTES_MAX * batch.num_rows // max(1, batch.nbytes))
+
+
+def _sweep(home: Path) -> None:
+    """Directories of processes that were killed: nobody holds the lock in them any more."""
+    for left in home.glob(f"{_PREFIX}*/lock"):
+        with contextlib.suppress(OSError), left.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.parent, ignore_errors=True)
+
+
 class Inlet:
     """Of one life of a stage's driver. `failure`: of a thread of it; nothing more comes then."""
 
     def __init__(self, name: str) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-rows-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        _sweep(self.directory.parent)
+        self._lock = (self.directory / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = str(self.directory / "s")
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self.failure: BaseException | None = None
@@ -97,6 +116,8 @@ class Inlet:
         self._intake = Intake({})
         #: When each task that pushes now was last heard of; and when one has last ended well.
         self._heard: dict[TaskStream, float] = {}
+        #: How many rows of it may wait, by what they are like.
+        self._rows_max: dict[TaskStream, int] = {}
         self._ended = 0.0
         self._changed = threading.Condition()
         self._closed = False
@@ -112,6 +133,28 @@ class Inlet:
         """Before anything is taken."""
         with self._changed:
             self._intake.positions.update(positions)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait to be taken."""
+        return self._intake.waiting
+
+    def stands(self) -> dict[str, int]:
+        """Positions after all that has come."""
+        with self._changed:
+            return self._intake.stands()
+
+    def is_full(self) -> bool:
+        """Does a task wait?"""
+        with self._changed:
+            return any(
+                stream.waiting >= self._rows_max.get(stream, WAITING_ROWS_MAX) for stream in self._intake.streams
+            )
+
+    def pass_over(self, batch: int, stands: Mapping[str, int]) -> bool:
+        """Where Spark says that a long batch has ended; false: not all of it was taken yet."""
+        with self._changed:
+            return self._intake.pass_over(batch, stands)
 
     @property
     def positions(self) -> dict[str, int]:
@@ -151,6 +194,7 @@ class Inlet:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._lock.close()
 
     # --- the tasks' side
 
@@ -200,6 +244,7 @@ class Inlet:
         with self._changed:
             self._connections.discard(connection)
             self._heard.pop(stream, None)
+            self._rows_max.pop(stream, None)
             self._intake.end(stream, whole=whole)
             self._ended = time.monotonic() if whole else self._ended
             self._changed.notify_all()
@@ -210,7 +255,8 @@ class Inlet:
                 self._heard[stream] = time.monotonic()
                 if not batch.num_rows:
                     continue
-                self._changed.wait_for(lambda: stream.waiting < WAITING_ROWS_MAX or self._closed)
+                most = self._rows_max[stream] = _rows_max(batch)
+                self._changed.wait_for(lambda most=most: stream.waiting < most or self._closed)
                 self._intake.push(stream, piece_of(batch))
                 self._changed.notify_all()
 

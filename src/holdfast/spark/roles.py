@@ -17,6 +17,7 @@ from holdfast.model.plan import NEVER_US, StagePlan, edges_of
 from holdfast.pipeline import stage_frame, stage_function, stage_writer
 from holdfast.pipeline.checks import IDEMPOTENT_FILES, SinkFacts, check_writer
 from holdfast.pipeline.layout import lay_out
+from holdfast.pipeline.real_time import why_not
 from holdfast.runtime.stable.mirror import FolderMirror
 from holdfast.spark.aside import BAD, LATE
 from holdfast.spark.collect import Collector
@@ -24,6 +25,7 @@ from holdfast.spark.connect import let_go
 from holdfast.spark.hand_over import Say, StageHandOver
 from holdfast.spark.life import ChildRole
 from holdfast.spark.parked import ParkedQuery
+from holdfast.spark.real_time import RealTimeStage, rehearse
 from holdfast.spark.reasons import is_late_worker
 from holdfast.spark.sink import SinkStage, frames_of
 from holdfast.spark.stage import FeedingStage
@@ -57,6 +59,8 @@ class Base:
         self.run = engine.run
         #: As whom the warm-up reads.
         self.guest = Consumer(f"{stage.id}.warm-{uuid.uuid4().hex[:8]}")
+        #: Is it to be in real time, and why can no stage here?
+        self.real_time, self.not_real_time = stage.id in engine.real_time, engine.not_real_time
         self.watermark_jump_us = engine.watermark_jump_us
         self.keep = engine.keep
         self.store = engine.store
@@ -101,11 +105,17 @@ class Feeding:
         self.base = base
         local = base.master.startswith("local")
         self.collector = Collector(base.plan, base.stage, SPARK_ROWS_LOCAL if local else SPARK_ROWS_CLUSTER)
-        self.feeding = FeedingStage(
+        self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
+        #: Why it runs in micro-batches though it was to be in real time.
+        self.not_real_time = ""
+        kind = FeedingStage
+        if base.real_time:
+            self.not_real_time = base.not_real_time or why_not(self._frame)
+            kind = FeedingStage if self.not_real_time else RealTimeStage
+        self.feeding = kind(
             base.plan, base.stage, base.directory, self.collector, base.say, base.watermark_jump_us, base.keep,
             base.mirror(),
         )  # fmt: skip
-        self._frame: DataFrame | None = base.frame(0) if base.stage.kind == "source" else None
         self.parked = base.parked()
 
     @property
@@ -127,6 +137,8 @@ class Feeding:
                     break
 
         _warm_source(frame, body, scratch / "checkpoint", self.base.say, told)
+        if isinstance(self.feeding, RealTimeStage) and not told():
+            rehearse(frame, self.collector, scratch, self.base.say, told)
         self.base.let_go()
         self.collector.rows_last = 0
         if self.base.stage.kind == "between":  # only a reader of ours knows of latches
@@ -146,6 +158,8 @@ class Feeding:
         )
         if not self.feeding.open(hand_over):
             return False
+        if self.not_real_time:
+            base.say("micro-batches", why=self.not_real_time)
         self.feeding.query = self.parked.go(epoch)
         if self.feeding.query is None:
             self.feeding.start(self._frame if self._frame is not None else base.frame(epoch))

@@ -113,15 +113,15 @@ def settings_beside(conf: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if key not in _ADDRESSES}
 
 
-def for_stages(master: str, stages: int) -> tuple[str, dict[str, str]]:
-    """Master and settings of a process that runs up to this many stages at once."""
+def for_stages(master: str, stages: int, slots: int = 0) -> tuple[str, dict[str, str]]:
+    """Master and settings of a process that runs up to this many stages at once. `slots`: for tasks that never end."""
     settings = {"spark.scheduler.mode": "FAIR"}
     if stages > STAGES_IN_MEMORY:
         settings["spark.driver.memory"] = f"{MEMORY_MB + STAGE_MB * (stages - STAGES_IN_MEMORY)}m"
     if master == "local[*]":  # a slot is a thread: a task that never ends keeps one, and must not keep all of them
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         settings["spark.default.parallelism"] = str(cores)
-        master = f"local[{cores + stages}]"
+        master = f"local[{cores + stages + slots}]"
     return master, settings
 
 
@@ -131,8 +131,10 @@ def session(
     conf: dict[str, str] | None = None,
     stages: int = 0,
     quick: bool = False,
+    slots: int = 0,
 ) -> SparkSession:
-    """A session for some stages, or for something else (0). What the user set wins over `DEFAULTS`."""
+    """A session for some stages, or for something else (0). What the user set wins over `DEFAULTS`. `slots`: for tasks
+    that never end, beside others."""
     find_java()
     named = os.environ.get("PYSPARK_PYTHON", "")
     os.environ["PYSPARK_PYTHON"] = launcher(named) if master.startswith("local") else named or sys.executable
@@ -143,7 +145,7 @@ def session(
         os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (root, path) if p)
     from pyspark.sql import SparkSession
 
-    master, shared = for_stages(master, stages) if stages > 1 else (master, {})
+    master, shared = for_stages(master, stages, slots) if stages > 1 or slots else (master, {})
     builder = SparkSession.builder.appName(name).master(master)  # pyright: ignore[reportAttributeAccessIssue]
     ours = DEFAULTS | shared | (_LOCAL if master.startswith("local") else {})
     ours |= _LOOPBACK if is_here(master) else {}

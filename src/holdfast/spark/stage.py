@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,8 +216,10 @@ class FeedingStage:
         assert self.hand_over is not None
         last = self.hand_over.last
         spark_batch = last.offsets[0] if last else -1
-        plan = last.plan if last else ""
-        commit = self.hand_over.run({}, spark_batch=spark_batch, plan=plan, final=final, idle_ns=idle_ns)
+        plan, positions = (last.plan, last.positions) if last else ("", {})
+        commit = self.hand_over.run(
+            {}, spark_batch=spark_batch, plan=plan, positions=positions, final=final, idle_ns=idle_ns
+        )
         self._idle_since = time.monotonic()
         self.say("batch", progress=self._progress(Batch(), commit.batch, spark_batch, time.time(), {}))
 
@@ -260,21 +262,38 @@ class FeedingStage:
 
     def _run_batch(self, frame: DataFrame, spark_batch: int) -> None:
         assert self.hand_over is not None
-        assert self.aside is not None
         last = self.hand_over.last
         if last is not None and last.offsets[0] >= spark_batch:
             return  # the ledger has it: it counts once
+        self._hand(
+            lambda watermark_us, bad_max: self.collector.collect(frame, watermark_us, bad_max),
+            lambda: checkpoint.plan_of(self.checkpoint, spark_batch),
+            spark_batch,
+        )
+
+    def _hand(
+        self,
+        collect: Callable[[int, int], Batch],
+        plan_of: Callable[[], str],
+        spark_batch: int,
+        positions: Mapping[str, int] | None = None,
+        idle_ns: int | None = None,
+    ) -> Batch:
+        """One batch, from its rows (by the watermark and how many may be bad) to its commit."""
+        assert self.hand_over is not None
+        assert self.aside is not None
+        last = self.hand_over.last
         began, moment = time.time(), time.perf_counter()
         batch = last.batch + 1 if last else 0
         watermark_us = to_micros(self.hand_over.watermark)
         self._collecting_since = time.monotonic()
         try:
-            made = self.collector.collect(frame, watermark_us, self.aside.room(last))
+            made = collect(watermark_us, self.aside.room(last))
         finally:
             self._collecting_since = None
         collected = time.perf_counter()
         self.aside.write(batch, made.late, made.bad, last)
-        plan = checkpoint.plan_of(self.checkpoint, spark_batch)
+        plan = plan_of()
         if self.mirror is not None:  # the list of files that its source has read, and what was set aside
             self.mirror.sync()
         commit = self.hand_over.run(
@@ -286,6 +305,8 @@ class FeedingStage:
             bad=made.bad_rows,
             watermark=_lowest(plan) if self.stage.kind == "between" else None,
             gap=self._gap(plan) if self.stage.kind == "between" else 0,
+            positions=positions,
+            idle_ns=idle_ns,
         )
         self.aside.settle(batch, late=made.late is not None, bad=made.bad is not None)
         if made.late is not None:
@@ -297,6 +318,7 @@ class FeedingStage:
         self._idle_since = time.monotonic()
         durations = {"collect": collected - moment, "handOver": time.perf_counter() - collected}
         self.say("batch", progress=self._progress(made, commit.batch, spark_batch, began, durations))
+        return made
 
     def _gap(self, plan: str) -> int:
         """Up to which event time rows may be missing that this stage should have read by the end of a batch."""

@@ -94,6 +94,16 @@ def test_an_sla_that_makes_no_sense(sla, capsys, tmp_path, monkeypatch):
     fails_with(capsys, "run", "x.py", f"--sla={sla}")
 
 
+@pytest.mark.parametrize("latency", ["fast", "realtime", "micro_batch"])
+def test_a_latency_that_there_is_not(latency, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    told = fails_with(capsys, "run", "x.py", f"--latency={latency}")
+    assert "setting 'latency'" in told
+    assert "'micro-batch' or 'real-time'" in told
+    assert "'latency'" in fails_with(capsys, "run", "x.py", "--set", f"latency = '{latency}'", "--explain")
+
+
 @pytest.mark.parametrize("within", ["300", "0 ms", "soon", "2 h", "-1 s", "5 ms"])
 def test_a_recovery_time_that_makes_no_sense(within, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -128,6 +128,20 @@ def test_a_source_that_feeds_another_number_of_chains_goes_on_where_it_was(tmp_p
     assert checkpoint.source_offsets(checkpoint.plan_of(home, 4)) == [{"logOffset": 4}] * after
 
 
+def test_a_source_in_real_time_has_no_plan_in_its_checkpoint_and_goes_on_by_its_commit(tmp_path: Path):
+    source = StagePlan(id="packets", kind="source")
+    topology = Topology(shards=(), stages=(), readers=())
+    plan = Plan(pipeline="p", query="q-2", topology=topology, operators=(), stages=(source,))
+    (tmp_path / "packets").mkdir()
+    commit = CommitRecord(
+        query="q", batch=9, epoch=3, attempt=1, watermark=9, offsets=(4, 5), plan='v1\n{}\n{"t":{"0":7}}',
+        positions={"t/0": 7},
+    )  # fmt: skip
+    point = msgspec.structs.replace(POINT, commits={"packets": commit})
+    move_checkpoints(tmp_path, point, plan, plan, Matching(stages=("packets",)))
+    assert json.loads((tmp_path / "packets" / "metadata").read_text())["id"] == checkpoint.query_id("q-2", "packets")
+
+
 def test_a_plan_that_no_batch_has_come_of_is_not_carried_over(tmp_path: Path):
     """Its edges are those of the old run, which are not there any more."""
     stage = StagePlan(id="again_in", kind="between", reads=("talkers",))

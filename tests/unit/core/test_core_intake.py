@@ -147,3 +147,39 @@ def test_whatever_is_pushed_and_however_often_a_driver_begins_anew_every_row_is_
         if (at := positions.get(f"t/{i}", 0)) < length:
             last.push(last.begin(0, i), piece(f"t/{i}", at, length))
     assert sorted(taken + rows(last.take(ALL))) == source
+
+
+def test_where_a_long_batch_has_ended_is_believed_when_all_of_it_was_taken():
+    """Positions that a filter has left out need not be read again; rows on their way must not be passed over."""
+    intake = Intake({"t/0": 0, "t/1": 4})
+    stream = intake.begin(0, 0)
+    intake.push(stream, piece("t/0", 0, 2))
+    assert not intake.pass_over(0, {"t/0": 9})
+    assert rows(intake.take(ALL)) == [("t/0", 0), ("t/0", 1)]
+    intake.end(stream, whole=True)
+    assert not intake.pass_over(0, {"t/0": 9})  # another stream of it may be on its way
+    other = intake.begin(0, 1)
+    later = intake.begin(1, 0)
+    intake.push(other, piece("t/1", 4, 5))
+    intake.end(other, whole=True)
+    assert not intake.pass_over(0, {"t/0": 9, "t/1": 7})
+    assert intake.positions == {"t/0": 2, "t/1": 4}
+    assert intake.stands() == {"t/0": 2, "t/1": 5}
+    intake.take(ALL)
+    assert intake.pass_over(0, {"t/0": 9, "t/1": 7, "t/2": 1})
+    assert intake.positions == {"t/0": 9, "t/1": 7, "t/2": 1}
+    intake.push(later, piece("t/0", 9, 11))
+    assert rows(intake.take(ALL)) == [("t/0", 9), ("t/0", 10)]
+    assert intake.pass_over(0, {"t/0": 9})
+    assert intake.positions["t/0"] == 11
+
+
+def test_a_long_batch_of_which_a_task_is_missing_is_not_passed_over():
+    intake = Intake({})
+    torn = intake.begin(0, 0)
+    intake.end(torn, whole=False)
+    intake.begin(1, 0)
+    assert not intake.pass_over(0, {"t/0": 9})
+    again = intake.begin(0, 0)
+    intake.end(again, whole=True)
+    assert intake.pass_over(0, {"t/0": 9})

@@ -9,38 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.pushing_task import SCHEMA, PushingTask
 
 from holdfast.pipeline.real_time import OFFSET, PARTITION, TOPIC
 from holdfast.spark.inlet import Inlet, offsets_of, positions_of
 
-SCHEMA = pa.schema([("x", pa.int64()), (TOPIC, pa.string()), (PARTITION, pa.int32()), (OFFSET, pa.int64())])
 LIMIT_S = 30.0
 ALL = 1_000_000
-
-
-class PushingTask:
-    """Speaks as `java/RealTimeWriter.java` does."""
-
-    def __init__(self, inlet: Inlet, batch: int, task: int, secret: bytes | None = None) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(inlet.path)
-        self.file: Any = self.socket.makefile("wb", buffering=0)
-        self.file.write((secret or inlet.secret) + batch.to_bytes(8) + task.to_bytes(8))
-        self.writer = pa.ipc.new_stream(self.file, SCHEMA)
-
-    def push(self, partition: int, *offsets: int, topic: str = "t") -> PushingTask:
-        rows = [{"x": 10 * at, TOPIC: topic, PARTITION: partition, OFFSET: at} for at in offsets]
-        self.writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
-        return self
-
-    def end(self) -> None:
-        self.writer.close()
-        self.file.write(b"\x01")
-        self.tear()
-
-    def tear(self) -> None:
-        self.file.close()
-        self.socket.close()
 
 
 @pytest.fixture
@@ -175,3 +150,42 @@ def test_offsets_of_kafka_and_positions_are_the_same_said_twice():
     positions = {"a.b-c/0": 5, "a.b-c/12": 0, "d/1": 7}
     assert positions_of(offsets) == positions
     assert offsets_of(positions) == '{"a.b-c":{"0":5,"12":0},"d":{"1":7}}'
+
+
+def test_where_a_long_batch_has_ended_is_known_when_the_next_one_has_begun(inlet):
+    task = PushingTask(inlet, 0, 0).push(0, 0, 1)
+    wait(lambda: inlet.waiting == 2)
+    assert inlet.stands() == {"t/0": 2}
+    assert taken(inlet, 2) == [0, 10]
+    task.end()
+    wait(lambda: not inlet._connections)
+    assert not inlet.pass_over(0, {"t/0": 9})
+    later = PushingTask(inlet, 1, 0)
+    wait(lambda: inlet.pass_over(0, {"t/0": 9}))
+    assert inlet.positions == {"t/0": 9}
+    later.end()
+
+
+def test_large_rows_wait_in_smaller_numbers(inlet, monkeypatch):
+    monkeypatch.setattr("holdfast.spark.inlet.WAITING_BYTES_MAX", 100)
+    task = PushingTask(inlet, 0, 0)
+    for at in range(0, 20, 2):
+        task.push(0, at, at + 1)
+    wait(inlet.is_full)
+    assert 0 < inlet.waiting < 20
+    assert taken(inlet, 20) == list(range(0, 200, 10))
+    task.end()
+
+
+def test_what_a_killed_process_has_left_is_removed_and_what_a_live_one_has_is_not(inlet, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "holdfast-rows-left"
+    left.mkdir()
+    (left / "lock").touch()
+    first = Inlet("s1")
+    second = Inlet("s2")
+    assert not left.exists()
+    assert first.directory.exists()
+    first.close()
+    second.close()
+    assert list(tmp_path.iterdir()) == []

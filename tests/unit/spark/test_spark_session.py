@@ -39,6 +39,8 @@ def test_a_process_of_many_stages_has_memory_and_slots_for_each():
     master, settings = for_stages("local[2]", 2)  # as the user wants it
     assert master == "local[2]"
     assert set(settings) == {"spark.scheduler.mode"}
+    assert for_stages("local[*]", 1, 1_024)[0] == f"local[{cores + 1 + 1_024}]"  # partitions of a real-time stage
+    assert for_stages("local[2]", 1, 1_024)[0] == "local[2]"
 
 
 @pytest.mark.parametrize("quick", [True, False])

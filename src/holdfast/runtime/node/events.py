@@ -43,7 +43,7 @@ KINDS = frozenset(note.told.event for note in all_notes() if note.told) | frozen
         "peace-alone", "peace-elsewhere",
         # stages, and the processes they are in
         "stage-start", "stage-session", "stage-planned", "stage-ready", "stage-running", "stage-batch", "stage-late",
-        "stage-paused",
+        "stage-paused", "stage-micro-batches", "stage-backlog",
         "stage-bad", "stage-ahead", "stage-waiting", "stage-odd", "stage-silent", "stage-stuck", "stage-failed",
         "stage-died", "stage-finished", "stage-end", "stage-alone", "driver-start", "driver-end",
         # the run
