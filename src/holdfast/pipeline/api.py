@@ -96,12 +96,10 @@ class Pipeline:
     ) -> Stream:
         """A stream from any replayable Spark source: `read(spark)` gives a streaming DataFrame.
 
-        event_time: the timestamp column that windows go by. watermark: how far behind the highest event time a row
-        may come and still count. idle: after so long without rows the watermark moves on all the same. trigger: how
-        often a batch is started (as soon as the last is done, if not given). latency: "real-time" or "micro-batch"
-        (if not given: as `run --latency` says). late_to: a directory for late rows. future_max: rows further ahead of
-        the clock than this are bad. bad_rows_max: how many rows that no operator can hold are set aside before the
-        stage stops. batch: for `holdfast verify`, the same rows as a batch DataFrame, where it has to be told.
+        event_time: the column that windows go by. watermark: how far behind the highest event time a row still counts.
+        idle: after so long without rows the watermark moves on all the same. trigger: how often a batch is started.
+        latency: "real-time" or "micro-batch". late_to: a directory for late rows. future_max: rows further ahead of the
+        clock than this are bad; bad_rows_max: how many are set aside. batch: the same rows for `holdfast verify`.
         """
         what = f"read {name}" if name else "read"
         need_function(read, what, "spark -> streaming DataFrame")
