@@ -352,7 +352,11 @@ class RealTimeStage(FeedingStage):
         if not backlog.is_read(positions, behind_by(positions, self._ends.ends(positions))):
             return
         self._backlog = None
-        super().end_query()
+        try:
+            super().end_query()
+        except Exception:  # Spark has waited for its end, but not long enough
+            with contextlib.suppress(Exception):
+                self.query.awaitTermination()  # pyright: ignore[reportOptionalMemberAccess]
         while self._inside:  # a batch that was turned away, and does not know it yet
             time.sleep(0.005)
         self._stopping.clear()

@@ -308,6 +308,24 @@ def test_a_micro_batch_that_waits_when_its_query_ends_is_turned_away_before_real
     assert stage._inside == 0
 
 
+def test_a_query_of_micro_batches_that_takes_long_to_end_is_waited_for(world):
+    """On a machine without CPU to spare Spark gave up waiting, and the driver died of it."""
+    world.topic.now = {"t/0": BACKLOG_MAX + 1, "t/1": 0}
+    stage = world.driver()
+    plan = plan_text({"t/0": BACKLOG_MAX, "t/1": 0})
+    world.ledger.last = CommitRecord(query="q", batch=0, epoch=1, attempt=1, watermark=0, offsets=(0, 1), plan=plan)
+    waited: list[str] = []
+    query: Any = stage.query
+
+    def stop() -> None:
+        raise TimeoutError("stream execution thread did not stop")
+
+    query.stop, query.awaitTermination = stop, lambda: waited.append("ended")
+    stage.on_idle()
+    assert waited == ["ended"]
+    assert world.inlet is not None
+
+
 def test_a_source_that_is_always_ahead_does_not_stay_in_micro_batches():
     backlog, behind = Backlog(), BACKLOG_MAX + 1
     read = [backlog.is_read({"t/0": at}, behind) for at in (10**6, 10**6 + 300_000, 10**6 + 390_000, 10**6 + 480_000)]
