@@ -114,6 +114,7 @@ talkers.write(files("talkers"), name="talkers_out")
 """
 
 
+@pytest.mark.long
 def test_two_sources_of_which_one_is_always_behind_come_to_a_clean_point(
     tmp_path: Path, command: Callable[..., Command]
 ):
