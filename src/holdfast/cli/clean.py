@@ -3,7 +3,7 @@
 Sources are paused: they begin no batch. What they have handed over is consumed, what comes of it is written, and every
 shard is checkpointed as soon as nothing waits. Where rows of one source wait for another that is not as far in event
 time, that one goes on until it is (`checkpoint/behind.py`). Whether that is a clean point is decided from what is
-durable (`checkpoint/clean.py`). The pause is renewed every so often and ends by itself when nobody renews it, so a
+durable (`checkpoint/clean.py`). The pause is renewed every two seconds and ends by itself when nobody renews it, so a
 command that is killed leaves a run that goes on.
 """
 
